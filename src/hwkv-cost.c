@@ -1,0 +1,79 @@
+// Cache types, nominal storage N_C(a) and normalised retention R_C(a): the paper's structured residency model.
+
+#include "hwkv-impl.h"
+
+#include <string.h>
+
+static const struct {
+    const char * name;
+    int          block;
+    int          bytes;
+} types[HWKV_TYPE_COUNT] = {
+    [HWKV_TYPE_F32]    = { "f32",     1,  4 },
+    [HWKV_TYPE_F16]    = { "f16",     1,  2 },
+    [HWKV_TYPE_BF16]   = { "bf16",    1,  2 },
+    [HWKV_TYPE_Q8_0]   = { "q8_0",   32, 34 },
+    [HWKV_TYPE_Q4_0]   = { "q4_0",   32, 18 },
+    [HWKV_TYPE_Q4_1]   = { "q4_1",   32, 20 },
+    [HWKV_TYPE_Q5_0]   = { "q5_0",   32, 22 },
+    [HWKV_TYPE_Q5_1]   = { "q5_1",   32, 24 },
+    [HWKV_TYPE_IQ4_NL] = { "iq4_nl", 32, 18 },
+};
+
+const char * hwkv_type_name(enum hwkv_type type) {
+    return (int) type >= 0 && type < HWKV_TYPE_COUNT ? types[type].name : "?";
+}
+
+int hwkv_type_from_name(const char * name) {
+    for (int i = 0; i < HWKV_TYPE_COUNT; i++) {
+        if (strcmp(types[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+size_t hwkv_type_row_size(enum hwkv_type type, int64_t n) {
+    if ((int) type < 0 || type >= HWKV_TYPE_COUNT || n < 0 || n % types[type].block != 0) {
+        return 0;
+    }
+    return (size_t) (n / types[type].block) * (size_t) types[type].bytes;
+}
+
+int64_t hwkv_retained(int32_t window, int64_t n_ctx) {
+    return window == HWKV_FULL || window > n_ctx ? n_ctx : window;
+}
+
+uint64_t hwkv_cost_head(const struct hwkv_layer * layer, int32_t window, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v) {
+    const uint64_t row = hwkv_type_row_size(type_k, layer->head_dim_k) + hwkv_type_row_size(type_v, layer->head_dim_v);
+    return (uint64_t) hwkv_retained(window, n_ctx) * row;
+}
+
+uint64_t hwkv_cost(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v) {
+    uint64_t total = 0;
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        for (int32_t ih = 0; ih < geo->layers[row].n_head_kv; ih++) {
+            total += hwkv_cost_head(&geo->layers[row], windows ? *windows++ : HWKV_FULL, n_ctx, type_k, type_v);
+        }
+    }
+    return total;
+}
+
+double hwkv_retention(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v) {
+    const uint64_t full = hwkv_cost(geo, NULL, n_ctx, type_k, type_v);
+    return full == 0 ? 1.0 : (double) hwkv_cost(geo, windows, n_ctx, type_k, type_v) / (double) full;
+}
+
+double hwkv_retention_query(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx) {
+    double kept = 0.0;
+    double all  = 0.0;
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        const struct hwkv_layer * layer = &geo->layers[row];
+        const double n_query = (double) layer->n_head / layer->n_head_kv;
+        for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
+            kept += n_query * (double) hwkv_retained(*windows++, n_ctx);
+            all  += n_query * (double) n_ctx;
+        }
+    }
+    return all > 0.0 ? kept / all : 1.0;
+}

@@ -1,0 +1,257 @@
+// What the runtime allocates for one operating point: window groups, their heads, cells and bytes.
+//
+// A finite group keeps, for every sequence that shares its cells, the window and the positions that may be taken
+// back; one ubatch more, because a batch is stored before the keys that it pushes out of the window are dropped.
+
+#include "hwkv-impl.h"
+
+#include <string.h>
+
+struct hwkv_plan {
+    int32_t             n_full;
+    int32_t             n_group;
+    struct hwkv_group * groups;      // [n_group]
+    int32_t           * group_of;    // [n_unit]
+    int32_t           * heads;       // [n_unit] heads of a layer ordered by group
+    int32_t           * head_start;  // [n_full * (n_group + 1)] into heads
+    int32_t           * row_start;   // [n_full + 1]
+    uint32_t            n_stream;
+    uint32_t            n_ctx_seq;
+    uint64_t            size_plain;
+};
+
+struct hwkv_plan_params hwkv_plan_params_default(void) {
+    return (struct hwkv_plan_params) {
+        .n_ctx      = 4096,
+        .n_ubatch   = 512,
+        .n_seq_max  = 1,
+        .kv_unified = true,
+        .flash_attn = true,
+        .type_k     = HWKV_TYPE_F16,
+        .type_v     = HWKV_TYPE_F16,
+        .n_pad      = 256,
+        .n_rollback = 64,
+    };
+}
+
+static uint64_t pad_to(uint64_t n, uint64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+// elements of the widest V row of any layer
+static int64_t widest_v(const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
+    int64_t width_max = geo->v_width_max > p->v_width_max ? geo->v_width_max : p->v_width_max;
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        const int64_t width = (int64_t) geo->layers[row].n_head_kv * geo->layers[row].head_dim_v;
+        width_max = width > width_max ? width : width_max;
+    }
+    return width_max;
+}
+
+static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_plan_params * p, struct hwkv_error * err) {
+    if (p->n_ctx < 1 || p->n_ctx > INT32_MAX - 256) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found n_ctx %u, expected 1 to %d", p->n_ctx, INT32_MAX - 256);
+    }
+    if (p->n_seq_max < 1 || p->n_seq_max > 65536 || p->n_ubatch < 1 || p->n_ubatch > INT32_MAX || p->n_rollback > INT32_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found n_seq_max %u, n_ubatch %u and n_rollback %u, expected 1 to 65536 sequences and a positive ubatch",
+                         p->n_seq_max, p->n_ubatch, p->n_rollback);
+    }
+    if (p->n_pad < 1 || p->n_pad > 65536) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found padding %u, expected 1 to 65536", p->n_pad);
+    }
+    if ((int) p->type_v < 0 || p->type_v >= HWKV_TYPE_COUNT || (int) p->type_k < 0 || p->type_k >= HWKV_TYPE_COUNT) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found unknown cache types %d and %d", (int) p->type_k, (int) p->type_v);
+    }
+    if (!p->flash_attn && p->type_v > HWKV_TYPE_BF16) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, NULL, "found V cache type %s without flash attention, expected f32, f16 or bf16", hwkv_type_name(p->type_v));
+    }
+    const double width_v = (double) widest_v(geo, p);
+    double bytes = 0.0;
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        const struct hwkv_layer * l = &geo->layers[row];
+        if (hwkv_type_row_size(p->type_k, l->head_dim_k) == 0 || hwkv_type_row_size(p->type_v, l->head_dim_v) == 0) {
+            return hwkv_fail(err, HWKV_ERR_VALUE, NULL, "found cache types %s and %s, expected types whose blocks divide the head dims %d and %d of layer %d",
+                             hwkv_type_name(p->type_k), hwkv_type_name(p->type_v), (int) l->head_dim_k, (int) l->head_dim_v, (int) l->il);
+        }
+        bytes += 4.0 * ((double) l->n_head_kv * l->head_dim_k + width_v);
+    }
+    if (bytes * ((double) p->n_ctx + 512.0) * p->n_seq_max > 4e18) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found a cache of over 4e18 bytes for n_ctx %u, expected a smaller one", p->n_ctx);
+    }
+    return 0;
+}
+
+static uint32_t group_cells(const struct hwkv_plan * plan, int32_t window, const struct hwkv_plan_params * p) {
+    if (window == HWKV_FULL) {
+        return plan->n_ctx_seq;
+    }
+    const uint64_t n_seq = p->kv_unified ? p->n_seq_max : 1;
+    const uint64_t cells = pad_to(((uint64_t) window + p->n_rollback) * n_seq + p->n_ubatch, p->n_pad);
+    return cells < plan->n_ctx_seq ? (uint32_t) cells : plan->n_ctx_seq;
+}
+
+// llama.cpp's own cache for the same layers. Without flash attention it pads V to the widest layer.
+static uint64_t plain_size(const struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
+    const int64_t width_max = widest_v(geo, p);
+    uint64_t bytes = 0;
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        const struct hwkv_layer * l = &geo->layers[row];
+        const int64_t width_v = p->flash_attn ? (int64_t) l->n_head_kv * l->head_dim_v : width_max;
+        bytes += hwkv_type_row_size(p->type_k, (int64_t) l->n_head_kv * l->head_dim_k) + hwkv_type_row_size(p->type_v, width_v);
+    }
+    return bytes * plan->n_ctx_seq * plan->n_stream;
+}
+
+static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
+    int32_t n = 0;
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        const struct hwkv_layer * l = &geo->layers[row];
+        int32_t * start = plan->head_start + (size_t) row * (size_t) (plan->n_group + 1);
+        for (int32_t ig = 0; ig < plan->n_group; ig++) {
+            struct hwkv_group * g = &plan->groups[ig];
+            start[ig] = n;
+            for (int32_t ih = 0; ih < l->n_head_kv; ih++) {
+                if (plan->group_of[plan->row_start[row] + ih] == ig) {
+                    plan->heads[n++] = ih;
+                }
+            }
+            const int32_t  n_head = n - start[ig];
+            const uint64_t rows   = (uint64_t) g->n_cells * plan->n_stream;
+            g->n_layer += n_head > 0;
+            g->n_head  += n_head;
+            g->k_size  += hwkv_type_row_size(p->type_k, (int64_t) n_head * l->head_dim_k) * rows;
+            g->v_size  += hwkv_type_row_size(p->type_v, (int64_t) n_head * l->head_dim_v) * rows;
+        }
+        start[plan->n_group] = n;
+    }
+}
+
+// Full first, then ascending windows; entries that no head uses make no group.
+static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * policy, const int32_t * windows, const struct hwkv_plan_params * p) {
+    const int32_t n_unit = hwkv_policy_n_unit(policy);
+    for (int32_t pass = 0; pass < policy->n_codebook; pass++) {
+        const int32_t window = pass == 0 ? HWKV_FULL : policy->codebook[pass - 1];
+        bool used = false;
+        for (int32_t u = 0; u < n_unit; u++) {
+            const int32_t w = (uint32_t) windows[u] >= plan->n_ctx_seq ? HWKV_FULL : windows[u];
+            if (w == window) {
+                plan->group_of[u] = plan->n_group;
+                used = true;
+            }
+        }
+        if (used) {
+            plan->groups[plan->n_group++] = (struct hwkv_group) { .window = window, .n_cells = group_cells(plan, window, p) };
+        }
+    }
+}
+
+static int plan_alloc(struct hwkv_plan * plan, const struct hwkv_policy * policy, struct hwkv_error * err) {
+    const size_t n_unit = (size_t) hwkv_policy_n_unit(policy);
+    const size_t n_full = (size_t) policy->geo.n_full;
+    const size_t n_code = (size_t) policy->n_codebook;
+    plan->n_full     = policy->geo.n_full;
+    plan->groups     = hwkv_alloc(n_code, sizeof(*plan->groups));
+    plan->group_of   = hwkv_alloc(n_unit, sizeof(*plan->group_of));
+    plan->heads      = hwkv_alloc(n_unit, sizeof(*plan->heads));
+    plan->head_start = hwkv_alloc(n_full * (n_code + 1), sizeof(*plan->head_start));
+    plan->row_start  = hwkv_alloc(n_full + 1, sizeof(*plan->row_start));
+    if (!plan->groups || !plan->group_of || !plan->heads || !plan->head_start || !plan->row_start) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    memcpy(plan->row_start, policy->row_start, (n_full + 1) * sizeof(*plan->row_start));
+    return 0;
+}
+
+int hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, int32_t ip, const struct hwkv_plan_params * params,
+                   struct hwkv_error * err) {
+    if (!out) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a place for the plan");
+    }
+    *out = NULL;
+    if (!policy || !params || ip < 0 || ip >= policy->n_point) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found no operating point %d, expected one of the policy's", (int) ip);
+    }
+    int status = validate_params(&policy->geo, params, err);
+    if (status) {
+        return status;
+    }
+    struct hwkv_plan * plan = hwkv_alloc(1, sizeof(*plan));
+    if (!plan) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    status = plan_alloc(plan, policy, err);
+    if (status) {
+        hwkv_plan_free(plan);
+        return status;
+    }
+    const uint64_t n_ctx = pad_to(params->n_ctx, 256);
+    plan->n_stream  = params->kv_unified ? 1 : params->n_seq_max;
+    plan->n_ctx_seq = (uint32_t) pad_to(n_ctx / plan->n_stream, 256);
+    if (plan->n_ctx_seq == 0) {
+        hwkv_plan_free(plan);
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found %u sequences for %u cells, expected at least one cell each", params->n_seq_max, params->n_ctx);
+    }
+    fill_groups(plan, policy, policy->points[ip].windows, params);
+    fill_heads(plan, &policy->geo, params);
+    plan->size_plain = plain_size(plan, &policy->geo, params);
+    if (plan->n_group == 1 && plan->groups[0].window == HWKV_FULL) {
+        // nothing to window: the runtime keeps llama.cpp's own cache, padding included
+        plan->groups[0].v_size = plan->size_plain - plan->groups[0].k_size;
+    }
+    if (hwkv_plan_size(plan) > plan->size_plain) {
+        hwkv_plan_free(plan);
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "the plan takes more than the plain cache");
+    }
+    *out = plan;
+    return 0;
+}
+
+void hwkv_plan_free(struct hwkv_plan * plan) {
+    if (!plan) {
+        return;
+    }
+    hwkv_free(plan->groups);
+    hwkv_free(plan->group_of);
+    hwkv_free(plan->heads);
+    hwkv_free(plan->head_start);
+    hwkv_free(plan->row_start);
+    hwkv_free(plan);
+}
+
+int32_t hwkv_plan_n_group(const struct hwkv_plan * plan) {
+    return plan->n_group;
+}
+
+const struct hwkv_group * hwkv_plan_group(const struct hwkv_plan * plan, int32_t ig) {
+    return ig >= 0 && ig < plan->n_group ? &plan->groups[ig] : NULL;
+}
+
+const int32_t * hwkv_plan_heads(const struct hwkv_plan * plan, int32_t ig, int32_t row, int32_t * n) {
+    const int32_t * start = plan->head_start + (size_t) row * (size_t) (plan->n_group + 1) + ig;
+    *n = start[1] - start[0];
+    return plan->heads + start[0];
+}
+
+int32_t hwkv_plan_group_of(const struct hwkv_plan * plan, int32_t row, int32_t ih) {
+    return plan->group_of[plan->row_start[row] + ih];
+}
+
+uint32_t hwkv_plan_n_stream(const struct hwkv_plan * plan) {
+    return plan->n_stream;
+}
+
+uint32_t hwkv_plan_n_ctx_seq(const struct hwkv_plan * plan) {
+    return plan->n_ctx_seq;
+}
+
+uint64_t hwkv_plan_size(const struct hwkv_plan * plan) {
+    uint64_t bytes = 0;
+    for (int32_t ig = 0; ig < plan->n_group; ig++) {
+        bytes += plan->groups[ig].k_size + plan->groups[ig].v_size;
+    }
+    return bytes;
+}
+
+uint64_t hwkv_plan_size_plain(const struct hwkv_plan * plan) {
+    return plan->size_plain;
+}

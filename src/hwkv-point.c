@@ -1,0 +1,282 @@
+// Operating points: adding them with their derived numbers, and what is recorded beside them.
+
+#include "hwkv-impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static int validate_name(const struct hwkv_policy * policy, const char * name, const char * path, struct hwkv_error * err) {
+    const size_t n = name ? strlen(name) : 0;
+    if (n < 1 || n >= HWKV_NAME_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, path, "found a name of %zu bytes, expected 1 to %d", n, HWKV_NAME_MAX - 1);
+    }
+    if (!hwkv_is_utf8(name)) {
+        return hwkv_fail(err, HWKV_ERR_UTF8, path, "found bytes that are not UTF-8, expected UTF-8 text");
+    }
+    for (int32_t i = 0; i < policy->n_point; i++) {
+        if (strcmp(policy->points[i].name, name) == 0) {
+            return hwkv_fail(err, HWKV_ERR_VALUE, path, "found the name \"%s\" again, expected unique names", name);
+        }
+    }
+    return 0;
+}
+
+static int validate_windows(const struct hwkv_policy * policy, const int32_t * windows, const char * path, struct hwkv_error * err) {
+    for (int32_t row = 0; row < policy->geo.n_full; row++) {
+        for (int32_t ih = 0; ih < policy->geo.layers[row].n_head_kv; ih++) {
+            const int32_t w = windows[hwkv_policy_unit(policy, row, ih)];
+            if (hwkv_codebook_index(policy, w) < 0) {
+                char at[128];
+                snprintf(at, sizeof(at), "%s.windows[%d][%d]", path, (int) row, (int) ih);
+                return hwkv_fail(err, HWKV_ERR_VALUE, at, "found window %d, expected one of the codebook", (int) w);
+            }
+        }
+    }
+    return 0;
+}
+
+static int validate_scores(const struct hwkv_policy * policy, const double * scores, const char * path, struct hwkv_error * err) {
+    const int32_t n = policy->n_codebook;
+    for (int32_t row = 0; row < policy->geo.n_full; row++) {
+        for (int32_t ih = 0; ih < policy->geo.layers[row].n_head_kv; ih++) {
+            const double * s = scores + (size_t) hwkv_policy_unit(policy, row, ih) * (size_t) n;
+            for (int32_t i = 0; i < n; i++) {
+                const bool full = i == n - 1;
+                // rounding may carry a mean of cosines a hair over one
+                if (full ? s[i] == 1.0 : s[i] >= -1.0 - 1e-9 && s[i] <= 1.0 + 1e-9) {
+                    continue;
+                }
+                char at[128];
+                snprintf(at, sizeof(at), "%s.scores[%d][%d][%d]", path, (int) row, (int) ih, (int) i);
+                return hwkv_fail(err, HWKV_ERR_VALUE, at, "found score %g, expected %s", s[i], full ? "1 for the full window" : "-1 to 1");
+            }
+        }
+    }
+    return 0;
+}
+
+static double lowest_score(const struct hwkv_policy * policy, const int32_t * windows, const double * scores) {
+    double low = 1.0;
+    for (int32_t u = 0; u < hwkv_policy_n_unit(policy); u++) {
+        const double s = scores[(size_t) u * (size_t) policy->n_codebook + (size_t) hwkv_codebook_index(policy, windows[u])];
+        low = s < low ? s : low;
+    }
+    return low;
+}
+
+// For points that no calibration names: the content itself.
+static void content_id(const struct hwkv_policy * policy, const struct hwkv_point_params * p, char hex[65]) {
+    struct hwkv_sha256 s;
+    hwkv_sha256_init(&s);
+    hwkv_sha256_string(&s, policy->geo.architecture);
+    hwkv_sha256_string(&s, policy->geo.fingerprint);
+    hwkv_sha256_i64(&s, policy->context);
+    hwkv_sha256_i64(&s, policy->sinks);
+    hwkv_sha256_string(&s, hwkv_type_name(policy->type_k));
+    hwkv_sha256_string(&s, hwkv_type_name(policy->type_v));
+    for (int32_t i = 0; i < policy->n_codebook; i++) {
+        hwkv_sha256_i64(&s, policy->codebook[i]);
+    }
+    char tau[32];
+    snprintf(tau, sizeof(tau), "%.17g", p->tau);
+    hwkv_sha256_string(&s, p->method ? p->method : tau);
+    for (int32_t u = 0; u < hwkv_policy_n_unit(policy); u++) {
+        hwkv_sha256_i64(&s, p->windows[u]);
+    }
+    hwkv_sha256_final(&s, hex);
+}
+
+static int validate_point(const struct hwkv_policy * policy, const struct hwkv_point_params * p, const char * path, struct hwkv_error * err) {
+    char at[128];
+    snprintf(at, sizeof(at), "%s.name", path);
+    int status = validate_name(policy, p->name, at, err);
+    if (status) {
+        return status;
+    }
+    if ((p->method != NULL) == (p->tau != 0.0)) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, path, "found %s of tau and method, expected exactly one", p->method ? "both" : "none");
+    }
+    if (p->method && (!p->method[0] || strlen(p->method) >= HWKV_NAME_MAX)) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, path, "found a method of %zu bytes, expected 1 to %d", strlen(p->method), HWKV_NAME_MAX - 1);
+    }
+    if (p->method && !hwkv_is_utf8(p->method)) {
+        return hwkv_fail(err, HWKV_ERR_UTF8, path, "found a method that is not UTF-8, expected UTF-8 text");
+    }
+    if (!p->method && !(p->tau > 0.0 && p->tau <= 1.0)) {
+        snprintf(at, sizeof(at), "%s.tau", path);
+        return hwkv_fail(err, HWKV_ERR_RANGE, at, "found %g, expected above 0 and at most 1", p->tau);
+    }
+    if (p->artifact_id && !hwkv_is_hex64(p->artifact_id)) {
+        snprintf(at, sizeof(at), "%s.artifact_id", path);
+        char found[88];
+        return hwkv_fail(err, HWKV_ERR_VALUE, at, "found %s, expected 64 lower-case hex digits", hwkv_quote(found, p->artifact_id, 80));
+    }
+    status = validate_windows(policy, p->windows, path, err);
+    if (status == 0 && p->scores) {
+        status = validate_scores(policy, p->scores, path, err);
+    }
+    return status;
+}
+
+static int node_depth(const struct hwkv_json * node) {
+    int depth = 0;
+    for (const struct hwkv_json * it = hwkv_json_child(node); it; it = hwkv_json_next(it)) {
+        const int d = node_depth(it);
+        depth = d > depth ? d : depth;
+    }
+    const enum hwkv_json_type type = hwkv_json_type(node);
+    return depth + (type == HWKV_JSON_ARRAY || type == HWKV_JSON_OBJECT);
+}
+
+// JSON text kept as it is: it must be one object, and fit where it stands in the file, `at` levels down.
+static int copy_object(char ** out, const char * json, int at, const char * path, struct hwkv_error * err) {
+    *out = NULL;
+    if (!json) {
+        return 0;
+    }
+    struct hwkv_json * node = NULL;
+    int status = hwkv_json_parse(&node, json, strlen(json), err);
+    if (status == 0 && hwkv_json_type(node) != HWKV_JSON_OBJECT) {
+        status = hwkv_fail(err, HWKV_ERR_TYPE, path, "found %s, expected an object", hwkv_json_type_name(hwkv_json_type(node)));
+    }
+    if (status == 0 && at + node_depth(node) > HWKV_DEPTH_MAX) {
+        status = hwkv_fail(err, HWKV_ERR_TOO_DEEP, path, "found %d levels, expected at most %d here", node_depth(node), HWKV_DEPTH_MAX - at);
+    }
+    if (status == 0) {
+        status = hwkv_json_print_compact(out, node, err);
+    }
+    hwkv_json_free(node);
+    return status;
+}
+
+static int reserve_point(struct hwkv_policy * policy, struct hwkv_error * err) {
+    if (policy->n_point < policy->cap_point) {
+        return 0;
+    }
+    const int32_t cap = policy->cap_point > 0 ? 2 * policy->cap_point : 4;
+    struct hwkv_point * points = hwkv_alloc((size_t) cap, sizeof(*points));
+    if (!points) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    if (policy->n_point > 0) {
+        memcpy(points, policy->points, (size_t) policy->n_point * sizeof(*points));
+    }
+    hwkv_free(policy->points);
+    policy->points    = points;
+    policy->cap_point = cap;
+    return 0;
+}
+
+int hwkv_policy_add_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, struct hwkv_error * err) {
+    if (!policy || !params || !params->windows) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy and a point with windows");
+    }
+    char path[64];
+    snprintf(path, sizeof(path), "$.operating_points[%d]", (int) policy->n_point);
+    if (policy->n_point == HWKV_POINT_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, path, "found more than %d operating points", HWKV_POINT_MAX);
+    }
+    int status = validate_point(policy, params, path, err);
+    if (status == 0) {
+        status = reserve_point(policy, err);
+    }
+    if (status) {
+        return status;
+    }
+
+    const size_t n_unit = (size_t) hwkv_policy_n_unit(policy);
+    const size_t n_score = n_unit * (size_t) policy->n_codebook;
+    struct hwkv_point point = { 0 };
+    point.windows = hwkv_alloc(n_unit, sizeof(*point.windows));
+    point.scores  = params->scores ? hwkv_alloc(n_score, sizeof(*point.scores)) : NULL;
+    if (!point.windows || (params->scores && !point.scores)) {
+        status = hwkv_fail(err, HWKV_ERR_NOMEM, path, "out of memory");
+    } else {
+        status = copy_object(&point.validation, params->validation, 3, path, err);
+    }
+    if (status) {
+        hwkv_free(point.windows);
+        hwkv_free(point.scores);
+        return status;
+    }
+    memcpy(point.windows, params->windows, n_unit * sizeof(*point.windows));
+    if (params->scores) {
+        memcpy(point.scores, params->scores, n_score * sizeof(*point.scores));
+    }
+    hwkv_copy(point.name, sizeof(point.name), params->name);
+    hwkv_copy(point.method, sizeof(point.method), params->method ? params->method : "");
+    point.tau       = params->tau;
+    point.retention = hwkv_retention(&policy->geo, params->windows, policy->context, policy->type_k, policy->type_v);
+    point.bytes     = hwkv_cost(&policy->geo, params->windows, policy->context, policy->type_k, policy->type_v);
+    point.min_score = params->scores ? lowest_score(policy, params->windows, params->scores) : (double) NAN;
+    if (params->artifact_id) {
+        hwkv_copy(point.artifact_id, sizeof(point.artifact_id), params->artifact_id);
+    } else {
+        content_id(policy, params, point.artifact_id);
+    }
+    policy->points[policy->n_point++] = point;
+    return 0;
+}
+
+int hwkv_policy_select(struct hwkv_policy * policy, const char * name, struct hwkv_error * err) {
+    if (!policy || !name) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy and a name");
+    }
+    for (int32_t i = 0; i < policy->n_point; i++) {
+        if (strcmp(policy->points[i].name, name) == 0) {
+            policy->selected = i;
+            return 0;
+        }
+    }
+    char found[108];
+    return hwkv_fail(err, HWKV_ERR_VALUE, "$.selected", "found %s, expected the name of an operating point", hwkv_quote(found, name, 100));
+}
+
+int hwkv_policy_set_calibration(struct hwkv_policy * policy, const struct hwkv_calibration * calib, struct hwkv_error * err) {
+    if (!policy || !calib) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy and a calibration");
+    }
+    if (!hwkv_is_hex64(calib->text_sha256)) {
+        char found[72];
+        return hwkv_fail(err, HWKV_ERR_VALUE, "$.calibration.text_sha256", "found %s, expected 64 lower-case hex digits",
+                         hwkv_quote(found, calib->text_sha256, 64));
+    }
+    if (!hwkv_is_utf8(calib->text) || !hwkv_is_utf8(calib->query_rule) || !hwkv_is_utf8(calib->tool)) {
+        return hwkv_fail(err, HWKV_ERR_UTF8, "$.calibration", "found text that is not UTF-8, expected UTF-8");
+    }
+    // what is written must be readable again: integers that a double holds exactly
+    if (calib->seed < 0 || calib->seed > (int64_t) 1 << 53 || calib->n_seq < 1 || calib->n_query < 1) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, "$.calibration", "found seed %lld, n_seq %d and n_query %d, expected 0 to 2^53 and at least 1",
+                         (long long) calib->seed, (int) calib->n_seq, (int) calib->n_query);
+    }
+    policy->calib     = *calib;
+    policy->has_calib = true;
+    return 0;
+}
+
+int hwkv_policy_set_validation(struct hwkv_policy * policy, int32_t ip, const char * json, struct hwkv_error * err) {
+    if (!policy || ip < 0 || ip >= policy->n_point) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found no operating point %d", (int) ip);
+    }
+    char * copy = NULL;
+    const int status = copy_object(&copy, json, 3, "$.validation", err);
+    if (status == 0) {
+        hwkv_free(policy->points[ip].validation);
+        policy->points[ip].validation = copy;
+    }
+    return status;
+}
+
+int hwkv_policy_set_extensions(struct hwkv_policy * policy, const char * json, struct hwkv_error * err) {
+    if (!policy) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy");
+    }
+    char * copy = NULL;
+    const int status = copy_object(&copy, json, 1, "$.extensions", err);
+    if (status == 0) {
+        hwkv_free(policy->extensions);
+        policy->extensions = copy;
+    }
+    return status;
+}

@@ -1,0 +1,310 @@
+// The policy object: building it, asking it, holding it against a model.
+
+#include "hwkv-impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+//
+// geometry
+//
+
+int hwkv_geometry_init(struct hwkv_geometry * geo, int32_t n_full, struct hwkv_error * err) {
+    memset(geo, 0, sizeof(*geo));
+    if (n_full < 1 || n_full > HWKV_LAYER_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found %d full-attention layers, expected 1 to %d", (int) n_full, HWKV_LAYER_MAX);
+    }
+    geo->layers = hwkv_alloc((size_t) n_full, sizeof(*geo->layers));
+    if (!geo->layers) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    geo->n_full = n_full;
+    return 0;
+}
+
+int hwkv_geometry_copy(struct hwkv_geometry * dst, const struct hwkv_geometry * src, struct hwkv_error * err) {
+    struct hwkv_layer * layers = hwkv_alloc((size_t) src->n_full, sizeof(*layers));
+    if (!layers) {
+        memset(dst, 0, sizeof(*dst));
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    memcpy(layers, src->layers, (size_t) src->n_full * sizeof(*layers));
+    *dst = *src;
+    dst->layers = layers;
+    return 0;
+}
+
+void hwkv_geometry_free(struct hwkv_geometry * geo) {
+    if (geo) {
+        hwkv_free(geo->layers);
+        geo->layers = NULL;
+        geo->n_full = 0;
+    }
+}
+
+static int validate_layer(const struct hwkv_geometry * geo, int32_t row, struct hwkv_error * err) {
+    const struct hwkv_layer * l = &geo->layers[row];
+    const int32_t below = row > 0 ? geo->layers[row - 1].il : -1;
+    char path[64];
+    snprintf(path, sizeof(path), "$.model.layers[%d]", (int) row);
+    if (l->il <= below || l->il >= geo->n_layer) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, path, "found layer %d, expected one above %d and below n_layer = %d", (int) l->il, (int) below,
+                         (int) geo->n_layer);
+    }
+    if (l->n_head_kv < 1 || l->n_head_kv > HWKV_HEAD_MAX || l->n_head < 1 || l->n_head > 64 * HWKV_HEAD_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, path, "found n_head %d and n_head_kv %d, expected 1 to %d KV heads", (int) l->n_head,
+                         (int) l->n_head_kv, HWKV_HEAD_MAX);
+    }
+    if (l->n_head % l->n_head_kv != 0) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, path, "found n_head %d, expected a multiple of n_head_kv = %d", (int) l->n_head,
+                         (int) l->n_head_kv);
+    }
+    if (l->head_dim_k < 1 || l->head_dim_k > 65536 || l->head_dim_v < 1 || l->head_dim_v > 65536) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, path, "found head dims %d and %d, expected 1 to 65536", (int) l->head_dim_k,
+                         (int) l->head_dim_v);
+    }
+    return 0;
+}
+
+int hwkv_geometry_validate(const struct hwkv_geometry * geo, struct hwkv_error * err) {
+    if (!geo || !geo->layers || geo->n_full < 1 || geo->n_full > HWKV_LAYER_MAX) {
+        return hwkv_fail(err, HWKV_ERR_ARG, "$.model", "found no full-attention layer, expected at least one");
+    }
+    if (geo->n_layer < geo->n_full || geo->n_layer > 16 * HWKV_LAYER_MAX) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, "$.model.n_layer", "found %d, expected at least the %d full-attention layers", (int) geo->n_layer,
+                         (int) geo->n_full);
+    }
+    if (geo->fingerprint[0] && !hwkv_is_hex64(geo->fingerprint)) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, "$.model.fingerprint", "found other text, expected \"\" or 64 lower-case hex digits");
+    }
+    if (geo->type_fingerprint[0] && !hwkv_is_hex64(geo->type_fingerprint)) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, "$.model.type_fingerprint", "found other text, expected \"\" or 64 lower-case hex digits");
+    }
+    if (!hwkv_is_utf8(geo->architecture) || !hwkv_is_utf8(geo->name)) {
+        return hwkv_fail(err, HWKV_ERR_UTF8, "$.model", "found a name that is not UTF-8, expected UTF-8 text");
+    }
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        const int status = validate_layer(geo, row, err);
+        if (status) {
+            return status;
+        }
+    }
+    return 0;
+}
+
+//
+// the empty policy
+//
+
+bool hwkv_is_hex64(const char * text) {
+    return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64;
+}
+
+struct hwkv_policy_params hwkv_policy_params_default(void) {
+    struct hwkv_policy_params params = { 0 };
+    params.sinks  = 4;
+    params.type_k = HWKV_TYPE_F16;
+    params.type_v = HWKV_TYPE_F16;
+    return params;
+}
+
+static int validate_codebook(const struct hwkv_policy_params * p, struct hwkv_error * err) {
+    if (p->context < 1 || p->context == HWKV_FULL) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, "$.context", "found %d, expected a positive number of tokens", (int) p->context);
+    }
+    if (!p->codebook || p->n_codebook < 1 || p->n_codebook > HWKV_CODE_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, "$.codebook", "found %d entries, expected 1 to %d", (int) p->n_codebook, HWKV_CODE_MAX);
+    }
+    char path[64];
+    for (int32_t i = 0; i < p->n_codebook - 1; i++) {
+        snprintf(path, sizeof(path), "$.codebook[%d]", (int) i);
+        if (p->codebook[i] == HWKV_FULL) {
+            return hwkv_fail(err, HWKV_ERR_VALUE, path, "found \"full\", expected it as the last entry only");
+        }
+        const int32_t below = i > 0 ? p->codebook[i - 1] : 0;
+        if (p->codebook[i] <= below || p->codebook[i] >= p->context) {
+            return hwkv_fail(err, HWKV_ERR_VALUE, path, "found window %d, expected one above %d and below the context %d",
+                             (int) p->codebook[i], (int) below, (int) p->context);
+        }
+    }
+    if (p->codebook[p->n_codebook - 1] != HWKV_FULL) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, "$.codebook", "found no \"full\", expected it as the last entry");
+    }
+    if (p->sinks < 0 || p->sinks > HWKV_SINKS_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, "$.sinks", "found %d, expected 0 to %d", (int) p->sinks, HWKV_SINKS_MAX);
+    }
+    if (p->n_codebook > 1 && p->sinks >= p->codebook[0]) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, "$.sinks", "found %d, expected less than the smallest window %d", (int) p->sinks,
+                         (int) p->codebook[0]);
+    }
+    return 0;
+}
+
+static int validate_types(const struct hwkv_policy_params * p, struct hwkv_error * err) {
+    double bytes = 0.0;
+    for (int32_t row = 0; row < p->geometry->n_full; row++) {
+        const struct hwkv_layer * l = &p->geometry->layers[row];
+        if (hwkv_type_row_size(p->type_k, l->head_dim_k) == 0 || hwkv_type_row_size(p->type_v, l->head_dim_v) == 0) {
+            return hwkv_fail(err, HWKV_ERR_VALUE, "$.cache_types", "found %s and %s, expected types whose blocks divide the head dims %d and %d",
+                             hwkv_type_name(p->type_k), hwkv_type_name(p->type_v), (int) l->head_dim_k, (int) l->head_dim_v);
+        }
+        bytes += (double) hwkv_cost_head(l, HWKV_FULL, p->context, p->type_k, p->type_v) * l->n_head_kv;
+    }
+    // JSON numbers hold integers up to here
+    if (bytes > (double) ((int64_t) 1 << 53)) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, "$.context", "found a full cache of %.3g bytes, expected at most 2^53", bytes);
+    }
+    return 0;
+}
+
+int hwkv_policy_init(struct hwkv_policy ** out, const struct hwkv_policy_params * params, struct hwkv_error * err) {
+    if (!out) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a place for the policy");
+    }
+    *out = NULL;
+    if (!params || !params->geometry) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected policy parameters with a geometry");
+    }
+    int status = hwkv_geometry_validate(params->geometry, err);
+    if (status == 0) {
+        status = validate_codebook(params, err);
+    }
+    if (status == 0) {
+        status = validate_types(params, err);
+    }
+    if (status) {
+        return status;
+    }
+
+    struct hwkv_policy * p = hwkv_alloc(1, sizeof(*p));
+    if (!p) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    status = hwkv_geometry_copy(&p->geo, params->geometry, err);
+    if (status == 0) {
+        p->row_start = hwkv_alloc((size_t) p->geo.n_full + 1, sizeof(*p->row_start));
+        status = p->row_start ? 0 : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    if (status) {
+        hwkv_policy_free(p);
+        return status;
+    }
+    for (int32_t row = 0; row < p->geo.n_full; row++) {
+        p->row_start[row + 1] = p->row_start[row] + p->geo.layers[row].n_head_kv;
+    }
+    p->context    = params->context;
+    p->sinks      = params->sinks;
+    p->n_codebook = params->n_codebook;
+    p->type_k     = params->type_k;
+    p->type_v     = params->type_v;
+    memcpy(p->codebook, params->codebook, (size_t) params->n_codebook * sizeof(*p->codebook));
+    *out = p;
+    return 0;
+}
+
+static void point_free(struct hwkv_point * point) {
+    hwkv_free(point->windows);
+    hwkv_free(point->scores);
+    hwkv_free(point->validation);
+}
+
+void hwkv_policy_free(struct hwkv_policy * policy) {
+    if (!policy) {
+        return;
+    }
+    for (int32_t i = 0; i < policy->n_point; i++) {
+        point_free(&policy->points[i]);
+    }
+    hwkv_free(policy->points);
+    hwkv_free(policy->row_start);
+    hwkv_free(policy->extensions);
+    hwkv_geometry_free(&policy->geo);
+    hwkv_free(policy);
+}
+
+//
+// reading it
+//
+
+const struct hwkv_geometry * hwkv_policy_geometry(const struct hwkv_policy * policy) {
+    return &policy->geo;
+}
+
+const struct hwkv_calibration * hwkv_policy_calibration(const struct hwkv_policy * policy) {
+    return policy->has_calib ? &policy->calib : NULL;
+}
+
+const int32_t * hwkv_policy_codebook(const struct hwkv_policy * policy, int32_t * n) {
+    if (n) {
+        *n = policy->n_codebook;
+    }
+    return policy->codebook;
+}
+
+int32_t hwkv_policy_context(const struct hwkv_policy * policy) {
+    return policy->context;
+}
+
+int32_t hwkv_policy_sinks(const struct hwkv_policy * policy) {
+    return policy->sinks;
+}
+
+enum hwkv_type hwkv_policy_type_k(const struct hwkv_policy * policy) {
+    return policy->type_k;
+}
+
+enum hwkv_type hwkv_policy_type_v(const struct hwkv_policy * policy) {
+    return policy->type_v;
+}
+
+int32_t hwkv_policy_n_unit(const struct hwkv_policy * policy) {
+    return policy->row_start[policy->geo.n_full];
+}
+
+int32_t hwkv_policy_unit(const struct hwkv_policy * policy, int32_t row, int32_t ih) {
+    return policy->row_start[row] + ih;
+}
+
+int32_t hwkv_policy_n_point(const struct hwkv_policy * policy) {
+    return policy->n_point;
+}
+
+int32_t hwkv_policy_selected(const struct hwkv_policy * policy) {
+    return policy->selected;
+}
+
+const struct hwkv_point * hwkv_policy_point(const struct hwkv_policy * policy, int32_t ip) {
+    return ip >= 0 && ip < policy->n_point ? &policy->points[ip] : NULL;
+}
+
+const char * hwkv_policy_extensions(const struct hwkv_policy * policy) {
+    return policy->extensions;
+}
+
+const char * hwkv_policy_hash(const struct hwkv_policy * policy) {
+    return policy->hash;
+}
+
+int32_t hwkv_policy_find_point(const struct hwkv_policy * policy, const char * name_or_number) {
+    for (int32_t i = 0; i < policy->n_point; i++) {
+        if (strcmp(policy->points[i].name, name_or_number) == 0) {
+            return i;
+        }
+    }
+    char * end = NULL;
+    if (name_or_number[0] < '0' || name_or_number[0] > '9') {
+        return -1;
+    }
+    const long number = strtol(name_or_number, &end, 10);
+    return *end == '\0' && number < policy->n_point ? (int32_t) number : -1;
+}
+
+int32_t hwkv_codebook_index(const struct hwkv_policy * policy, int32_t window) {
+    for (int32_t i = 0; i < policy->n_codebook; i++) {
+        if (policy->codebook[i] == window) {
+            return i;
+        }
+    }
+    return -1;
+}

@@ -1,0 +1,358 @@
+// HeadWiseKV: policies that give every physical KV head its own residency window.
+//
+// This is the whole public C API. It needs no llama.cpp and no ggml: policies, costs and memory plans can be
+// read, made and checked anywhere. The bridge into llama.cpp (llama-hwkv-*.h) builds on it.
+//
+// ---------------------------------------------------------------------------------------------------------
+// The policy file, version 1
+//
+// A policy is one JSON object (RFC 8259, UTF-8, at most HWKV_FILE_MAX bytes, nested at most HWKV_DEPTH_MAX deep).
+// Reading is strict: an unknown, missing or duplicate key, a wrong type or an inconsistent number is an error.
+// policies/policy.schema.json says the same as a JSON Schema.
+//
+//   format            "headwisekv-policy"
+//   version           1
+//   model             the model the windows were chosen for
+//     architecture      as in the GGUF, e.g. "qwen35"
+//     name              free text
+//     fingerprint       64 hex digits: sha256 over architecture, geometry, tokenizer, tensor names and shapes;
+//                       "" binds the policy to the geometry only
+//     type_fingerprint  64 hex digits: sha256 over tensor names and types (the quantisation); "" = not recorded
+//     n_layer           all layers of the model
+//     layers            the full-attention layers in execution order, each an object
+//       layer             index in the model, ascending
+//       n_head, n_head_kv query heads and physical KV heads; n_head is a multiple of n_head_kv
+//       head_dim_k, head_dim_v
+//   context           C: the context length the scores, retention and bytes refer to
+//   cache_types       {"k": "f16", "v": "f16"}: the cache format they refer to
+//   codebook          [256, 1024, 4096, "full"]: ascending finite windows, each below C, then "full"
+//   sinks             s: a finite window w holds the first s positions and the w - s newest; s is below every window
+//   operating_points  ordered, at least one, each an object
+//     name              unique
+//     tau               similarity floor in (0, 1] of a calibrated point, or
+//     method            how the windows were chosen otherwise; exactly one of the two
+//     windows           matrix layer x KV head; every entry is in the codebook
+//     scores            optional, layer x KV head x codebook: mean cosine to the full output; "full" scores 1
+//     retention         R_C in (0, 1]
+//     min_score         the lowest score of a chosen window; present exactly when scores are
+//     bytes             N_C: nominal bytes at context C
+//     artifact_id       64 hex digits that name the inputs of this point (no time, no path)
+//     validation        optional object: results on held-out text; kept, not interpreted
+//   selected          the name of the point to use unless another is asked for
+//   calibration       optional object
+//     text              where the text came from
+//     text_sha256       64 hex digits
+//     seed, n_seq, n_query
+//     query_rule        how query positions were drawn, e.g. "last-quarter"
+//     tool              program and version
+//   extensions        optional object: kept, not interpreted
+//
+// A window w is w positions including the current one. w >= n_ctx at run time means the full history.
+// ---------------------------------------------------------------------------------------------------------
+//
+// Conventions: functions that can fail return 0 or a negative HWKV_ERR_*, put results in *out (NULL on failure)
+// and explain in *err (may be NULL). Returned pointers live as long as their parent. Nothing here prints, exits
+// or reads the environment. Objects may be used by several threads as long as nobody writes.
+
+#ifndef HWKV_H
+#define HWKV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HWKV_VERSION        "0.1.0"
+#define HWKV_POLICY_FORMAT  "headwisekv-policy"
+#define HWKV_POLICY_VERSION 1
+
+#define HWKV_FULL      INT32_MAX            // the window "full"
+#define HWKV_SINKS_MAX 256
+#define HWKV_FILE_MAX  (64u * 1024 * 1024)  // bytes of a policy file
+#define HWKV_DEPTH_MAX 32                   // nesting of a policy file
+#define HWKV_NAME_MAX  128                  // bytes of a name, with the terminating zero
+#define HWKV_LAYER_MAX 4096
+#define HWKV_HEAD_MAX  1024
+#define HWKV_CODE_MAX  64                   // codebook entries, "full" included
+#define HWKV_POINT_MAX 256
+
+//
+// errors
+//
+
+enum hwkv_err {
+    HWKV_OK                =   0,
+    HWKV_ERR_ARG           =  -1,  // the caller passed something impossible
+    HWKV_ERR_NOMEM         =  -2,
+    HWKV_ERR_IO            =  -3,  // a file could not be opened, read or written
+    HWKV_ERR_PARSE         =  -4,  // not JSON
+    HWKV_ERR_TRUNCATED     =  -5,  // JSON that ends too early
+    HWKV_ERR_TOO_LARGE     =  -6,  // over HWKV_FILE_MAX
+    HWKV_ERR_TOO_DEEP      =  -7,  // over HWKV_DEPTH_MAX
+    HWKV_ERR_UTF8          =  -8,  // not UTF-8
+    HWKV_ERR_DUPLICATE_KEY =  -9,
+    HWKV_ERR_NOT_FINITE    = -10,  // NaN, Infinity or a number beyond double
+    HWKV_ERR_RANGE         = -11,  // a number outside its range, or a fraction where an integer belongs
+    HWKV_ERR_TYPE          = -12,  // a JSON value of the wrong type
+    HWKV_ERR_UNKNOWN_KEY   = -13,
+    HWKV_ERR_MISSING_KEY   = -14,
+    HWKV_ERR_VALUE         = -15,  // right type, but contradicts the rest of the file
+    HWKV_ERR_VERSION       = -16,  // another format or version
+    HWKV_ERR_MISMATCH      = -17,  // the policy is for another model
+    HWKV_ERR_BUDGET        = -18,  // no operating point fits the budget
+    HWKV_ERR_INTERNAL      = -19,
+};
+
+struct hwkv_error {
+    int      code;
+    uint32_t line;      // 1-based position in the file, 0 if unknown
+    uint32_t column;
+    char     path[160]; // JSON path such as $.operating_points[1].windows[3][0], or ""
+    char     msg[256];  // one line: what was found, what was expected
+};
+
+// "HWKV_ERR_TYPE"; "HWKV_ERR_?" for a number that is none
+const char * hwkv_err_name(int code);
+
+// One line for people: path or line:column, then the message. Always terminated; returns buf.
+char * hwkv_error_format(const struct hwkv_error * err, char * buf, size_t buf_size);
+
+// All memory of the library comes from here. Set before anything else and from one thread only; NULLs restore
+// malloc and free. Objects must be freed under the allocator that made them.
+void hwkv_set_allocator(void * (*alloc)(size_t size), void (*release)(void * ptr));
+
+//
+// cache types
+//
+
+enum hwkv_type {
+    HWKV_TYPE_F32,
+    HWKV_TYPE_F16,
+    HWKV_TYPE_BF16,
+    HWKV_TYPE_Q8_0,
+    HWKV_TYPE_Q4_0,
+    HWKV_TYPE_Q4_1,
+    HWKV_TYPE_Q5_0,
+    HWKV_TYPE_Q5_1,
+    HWKV_TYPE_IQ4_NL,
+    HWKV_TYPE_COUNT,
+};
+
+const char * hwkv_type_name(enum hwkv_type type);                 // "q8_0"
+int          hwkv_type_from_name(const char * name);              // enum hwkv_type, or -1
+size_t       hwkv_type_row_size(enum hwkv_type type, int64_t n);  // bytes of n elements; 0 if n is not a whole number of blocks
+
+//
+// model geometry
+//
+
+struct hwkv_layer {
+    int32_t il;          // index in the model
+    int32_t n_head;
+    int32_t n_head_kv;
+    int32_t head_dim_k;
+    int32_t head_dim_v;
+};
+
+struct hwkv_geometry {
+    char    architecture[64];
+    char    name[HWKV_NAME_MAX];
+    char    fingerprint[65];
+    char    type_fingerprint[65];
+    int32_t n_layer;     // all layers
+    int32_t n_full;      // full-attention layers
+    int32_t v_width_max; // widest V row of any layer in elements (llama.cpp pads V to it without flash attention); 0: of the full-attention layers
+
+    struct hwkv_layer * layers; // [n_full], owned
+};
+
+int  hwkv_geometry_init(struct hwkv_geometry * geo, int32_t n_full, struct hwkv_error * err); // zeroed, layers allocated
+int  hwkv_geometry_copy(struct hwkv_geometry * dst, const struct hwkv_geometry * src, struct hwkv_error * err);
+int  hwkv_geometry_validate(const struct hwkv_geometry * geo, struct hwkv_error * err);
+void hwkv_geometry_free(struct hwkv_geometry * geo); // frees the layers, not geo
+
+//
+// policy
+//
+
+struct hwkv_policy;
+
+// What a calibration leaves for the record. Empty text_sha256 means there was none.
+struct hwkv_calibration {
+    char    text[256];
+    char    text_sha256[65];
+    int64_t seed;
+    int32_t n_seq;
+    int32_t n_query;
+    char    query_rule[64];
+    char    tool[64];
+};
+
+struct hwkv_point {
+    char         name[HWKV_NAME_MAX];
+    double       tau;              // 0 if the point has a method instead
+    char         method[HWKV_NAME_MAX];
+    double       retention;        // R_C
+    double       min_score;        // NAN without scores
+    uint64_t     bytes;            // N_C
+    char         artifact_id[65];
+    int32_t    * windows;          // [n_full][row stride n_head_kv of the layer], flattened in layer order
+    double     * scores;           // as windows, times n_codebook, or NULL
+    char       * validation;       // JSON object text, or NULL
+};
+
+struct hwkv_policy_params {
+    const struct hwkv_geometry * geometry; // copied
+    int32_t         context;
+    int32_t         sinks;
+    const int32_t * codebook;              // copied; ascending, last one HWKV_FULL
+    int32_t         n_codebook;
+    enum hwkv_type  type_k;
+    enum hwkv_type  type_v;
+};
+
+struct hwkv_policy_params hwkv_policy_params_default(void);
+
+// An empty policy; add at least one point before saving.
+int  hwkv_policy_init (struct hwkv_policy ** out, const struct hwkv_policy_params * params, struct hwkv_error * err);
+int  hwkv_policy_load (struct hwkv_policy ** out, const char * path, struct hwkv_error * err);
+int  hwkv_policy_parse(struct hwkv_policy ** out, const char * text, size_t size, struct hwkv_error * err);
+void hwkv_policy_free (struct hwkv_policy * policy);
+
+// Writes beside path, syncs and renames: path is either the old file or the whole new one.
+int  hwkv_policy_save (const struct hwkv_policy * policy, const char * path, struct hwkv_error * err);
+// The same bytes as a string; free with hwkv_string_free.
+int  hwkv_policy_print(char ** out, const struct hwkv_policy * policy, struct hwkv_error * err);
+void hwkv_string_free (char * text);
+
+// windows: [hwkv_policy_n_unit], scores: [n_unit*n_codebook] or NULL; both copied. Exactly one of tau > 0 and method != NULL.
+// Retention, bytes and min_score are computed. artifact_id NULL: a hash of the policy's own content.
+struct hwkv_point_params {
+    const char    * name;
+    double          tau;
+    const char    * method;
+    const int32_t * windows;
+    const double  * scores;
+    const char    * artifact_id;
+    const char    * validation;  // JSON object text or NULL
+};
+int hwkv_policy_add_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, struct hwkv_error * err);
+int hwkv_policy_select   (struct hwkv_policy * policy, const char * name, struct hwkv_error * err);
+int hwkv_policy_set_calibration(struct hwkv_policy * policy, const struct hwkv_calibration * calib, struct hwkv_error * err);
+int hwkv_policy_set_validation (struct hwkv_policy * policy, int32_t ip, const char * json, struct hwkv_error * err);
+int hwkv_policy_set_extensions (struct hwkv_policy * policy, const char * json, struct hwkv_error * err);
+
+const struct hwkv_geometry    * hwkv_policy_geometry   (const struct hwkv_policy * policy);
+const struct hwkv_calibration * hwkv_policy_calibration(const struct hwkv_policy * policy); // NULL if none
+const int32_t    * hwkv_policy_codebook  (const struct hwkv_policy * policy, int32_t * n);
+int32_t            hwkv_policy_context   (const struct hwkv_policy * policy);
+int32_t            hwkv_policy_sinks     (const struct hwkv_policy * policy);
+enum hwkv_type     hwkv_policy_type_k    (const struct hwkv_policy * policy);
+enum hwkv_type     hwkv_policy_type_v    (const struct hwkv_policy * policy);
+int32_t            hwkv_policy_n_unit    (const struct hwkv_policy * policy);             // all (layer, KV head) pairs
+int32_t            hwkv_policy_unit      (const struct hwkv_policy * policy, int32_t row, int32_t ih); // index into windows
+int32_t            hwkv_policy_n_point   (const struct hwkv_policy * policy);
+int32_t            hwkv_policy_selected  (const struct hwkv_policy * policy);
+// By name, or by 0-based number when no point has that name; -1 if there is none.
+int32_t            hwkv_policy_find_point(const struct hwkv_policy * policy, const char * name_or_number);
+const struct hwkv_point * hwkv_policy_point(const struct hwkv_policy * policy, int32_t ip);
+const char       * hwkv_policy_extensions(const struct hwkv_policy * policy);             // JSON text or NULL
+const char       * hwkv_policy_hash      (const struct hwkv_policy * policy);             // sha256 of the file's bytes; "" if it was not read from one
+
+// Does the policy fit this model? Other geometry, tokenizer or tensors: HWKV_ERR_MISMATCH. Only other tensor types:
+// 0 with *warning set (static text), or HWKV_ERR_MISMATCH when strict. warning may be NULL.
+int hwkv_policy_check_model(const struct hwkv_policy * policy, const struct hwkv_geometry * model, bool strict, const char ** warning, struct hwkv_error * err);
+
+//
+// cost (paper: nominal storage and normalised retention)
+//
+
+int64_t  hwkv_retained(int32_t window, int64_t n_ctx);                                     // r_C(w)
+uint64_t hwkv_cost_head(const struct hwkv_layer * layer, int32_t window, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v); // n_lh,C(w)
+
+// windows laid out as in struct hwkv_point
+uint64_t hwkv_cost           (const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v); // N_C(a)
+double   hwkv_retention      (const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v); // R_C(a)
+double   hwkv_retention_query(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx);  // R^Q_C(a): mean over query heads
+
+//
+// selection
+//
+
+// The cheapest codebook entry with score >= tau: the first, because cost ascends with the codebook. scores: [n_codebook].
+int32_t hwkv_select_threshold(const double * scores, int32_t n_codebook, double tau);
+
+struct hwkv_record { double retention; double min_score; };
+// The paper's budget rule: retention <= budget, then highest floor, then lowest retention, then first. -1: none fits.
+int32_t hwkv_select_budget(const struct hwkv_record * records, int32_t n, double budget);
+
+// DuoAttention projection: the share `ratio` of units with the lowest score at codebook entry `ic` becomes full,
+// the others get that entry. Ties go to the lower unit. windows: [n_unit] out.
+int hwkv_select_binary(int32_t * windows, const double * scores, int32_t n_unit, const int32_t * codebook, int32_t n_codebook,
+                       int32_t ic, double ratio, struct hwkv_error * err);
+
+//
+// plan: what the runtime allocates
+//
+
+struct hwkv_plan_params {
+    uint32_t       n_ctx;       // as given to llama.cpp; rounded up to 256 as it does
+    uint32_t       n_ubatch;
+    uint32_t       n_seq_max;
+    bool           kv_unified;
+    bool           flash_attn;
+    enum hwkv_type type_k;
+    enum hwkv_type type_v;
+    uint32_t       n_pad;       // cells of a finite group are a multiple of this
+    uint32_t       n_rollback;  // positions per sequence that can be taken back
+    int32_t        v_width_max; // as in the model's geometry, which a policy file does not carry; 0: the policy's
+};
+
+struct hwkv_plan_params hwkv_plan_params_default(void); // 4096, 512, 1, true, true, f16, f16, 256, 64, 0
+
+struct hwkv_group {
+    int32_t  window;    // HWKV_FULL or finite
+    int32_t  n_layer;   // layers with heads in this group
+    int32_t  n_head;    // KV heads over all layers
+    uint32_t n_cells;   // per stream
+    uint64_t k_size;    // bytes over all layers and streams
+    uint64_t v_size;
+};
+
+struct hwkv_plan;
+
+// Groups of one operating point: full first if any head is full, then ascending windows. Windows >= the context of
+// a sequence are full. Never more bytes than the plain cache: that is HWKV_ERR_INTERNAL.
+int  hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, int32_t ip, const struct hwkv_plan_params * params, struct hwkv_error * err);
+void hwkv_plan_free(struct hwkv_plan * plan);
+
+int32_t                   hwkv_plan_n_group   (const struct hwkv_plan * plan);
+const struct hwkv_group * hwkv_plan_group     (const struct hwkv_plan * plan, int32_t ig);
+// KV heads of a layer (row of the geometry) in a group, ascending; *n may be 0.
+const int32_t           * hwkv_plan_heads     (const struct hwkv_plan * plan, int32_t ig, int32_t row, int32_t * n);
+int32_t                   hwkv_plan_group_of  (const struct hwkv_plan * plan, int32_t row, int32_t ih);
+uint32_t                  hwkv_plan_n_stream  (const struct hwkv_plan * plan);
+uint32_t                  hwkv_plan_n_ctx_seq (const struct hwkv_plan * plan);  // context of one sequence
+uint64_t                  hwkv_plan_size      (const struct hwkv_plan * plan);  // bytes of all groups
+uint64_t                  hwkv_plan_size_plain(const struct hwkv_plan * plan);  // bytes of llama.cpp's own cache for the same layers
+
+//
+// sha256
+//
+
+struct hwkv_sha256 { uint32_t h[8]; uint64_t n; unsigned char buf[64]; };
+
+void hwkv_sha256_init  (struct hwkv_sha256 * s);
+void hwkv_sha256_update(struct hwkv_sha256 * s, const void * data, size_t size);
+void hwkv_sha256_string(struct hwkv_sha256 * s, const char * text);  // with its terminating zero, so that fields can't run together
+void hwkv_sha256_i64   (struct hwkv_sha256 * s, int64_t value);      // little endian
+void hwkv_sha256_final (struct hwkv_sha256 * s, char hex[65]);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // HWKV_H
