@@ -1,0 +1,418 @@
+// Policies in files: all of data/policy-ok load and survive a round trip, all of data/policy-bad give the error
+// that EXPECT.tsv names. usage: test-corpus [DATA_DIR]
+
+// scandir and mkdtemp
+#define _POSIX_C_SOURCE 200809L
+
+#include "hwkv.h"
+#include "testing.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#ifndef HWKV_TEST_DATA
+#define HWKV_TEST_DATA "tests/data"
+#endif
+
+#define PATH_SIZE 1024
+
+static const char * g_data = HWKV_TEST_DATA;
+static char         g_temp[PATH_SIZE];
+
+static bool is_json(const char * name) {
+    const size_t n = strlen(name);
+    return n > 5 && strcmp(name + n - 5, ".json") == 0;
+}
+
+static int filter_json(const struct dirent * entry) {
+    return is_json(entry->d_name);
+}
+
+// The whole file in a buffer of exactly its size, so that ASan sees a read past the end.
+static char * read_exact(const char * path, size_t * size) {
+    FILE * file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END) != 0) {
+        fprintf(stderr, "%s: cannot read: %s\n", path, strerror(errno));
+        exit(1);
+    }
+    *size = (size_t) ftell(file);
+    rewind(file);
+    char * text = malloc(*size > 0 ? *size : 1);
+    if (!text || fread(text, 1, *size, file) != *size) {
+        fprintf(stderr, "%s: cannot read\n", path);
+        exit(1);
+    }
+    fclose(file);
+    return text;
+}
+
+//
+// what every error must be
+//
+
+static bool is_utf8(const char * text) {
+    const unsigned char * p = (const unsigned char *) text;
+    while (*p) {
+        int n = *p < 0x80 ? 0 : *p >= 0xC2 && *p <= 0xDF ? 1 : (*p & 0xF0) == 0xE0 ? 2 : *p >= 0xF0 && *p <= 0xF4 ? 3 : -1;
+        if (n < 0) {
+            return false;
+        }
+        for (p++; n > 0; n--, p++) {
+            if ((*p & 0xC0) != 0x80) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool is_one_line(const char * text) {
+    for (; *text; text++) {
+        if ((unsigned char) *text < 0x20 || *text == 0x7f) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void check_error(const struct hwkv_error * err, int code) {
+    CHECK_EQ_INT(err->code, code);
+    CHECK(memchr(err->msg, 0, sizeof(err->msg)) != NULL);
+    CHECK(memchr(err->path, 0, sizeof(err->path)) != NULL);
+    CHECK(err->msg[0] != '\0');
+    CHECK(is_one_line(err->msg) && is_one_line(err->path));
+    CHECK(is_utf8(err->msg) && is_utf8(err->path));
+
+    char line[sizeof(err->msg) + sizeof(err->path) + 64];
+    CHECK(hwkv_error_format(err, line, sizeof(line)) == line);
+    CHECK(strstr(line, err->msg) != NULL);
+    char small[8];
+    memset(small, 'x', sizeof(small));
+    hwkv_error_format(err, small, sizeof(small));
+    CHECK(strlen(small) < sizeof(small));
+}
+
+// A load that must fail with this code and leave nothing behind, with an error object and without one.
+static void check_load_fails(const char * path, int code) {
+    struct hwkv_policy * policy = (struct hwkv_policy *) (void *) &policy;
+    struct hwkv_error    err;
+    memset(&err, 0xAA, sizeof(err));
+    CHECK_ERR(hwkv_policy_load(&policy, path, &err), code);
+    CHECK(policy == NULL);
+    check_error(&err, code);
+    policy = (struct hwkv_policy *) (void *) &policy;
+    CHECK_ERR(hwkv_policy_load(&policy, path, NULL), code);
+    CHECK(policy == NULL);
+}
+
+//
+// good policies
+//
+
+static void check_same_point(const struct hwkv_policy * p, const struct hwkv_point * a, const struct hwkv_point * b) {
+    CHECK_STR(a->name, b->name);
+    CHECK_STR(a->method, b->method);
+    CHECK_STR(a->artifact_id, b->artifact_id);
+    CHECK(a->tau == b->tau);
+    CHECK(a->retention == b->retention);
+    CHECK(a->min_score == b->min_score || (isnan(a->min_score) && isnan(b->min_score) && !a->scores));
+    CHECK(a->bytes == b->bytes);
+    CHECK(!a->validation == !b->validation);
+    if (a->validation && b->validation) {
+        CHECK_STR(a->validation, b->validation);
+    }
+    int32_t n_codebook = 0;
+    hwkv_policy_codebook(p, &n_codebook);
+    const size_t n_unit = (size_t) hwkv_policy_n_unit(p);
+    CHECK(memcmp(a->windows, b->windows, n_unit * sizeof(*a->windows)) == 0);
+    CHECK(!a->scores == !b->scores);
+    if (a->scores && b->scores) {
+        CHECK(memcmp(a->scores, b->scores, n_unit * (size_t) n_codebook * sizeof(*a->scores)) == 0);
+    }
+}
+
+static void check_same_geometry(const struct hwkv_geometry * a, const struct hwkv_geometry * b) {
+    CHECK_STR(a->architecture, b->architecture);
+    CHECK_STR(a->name, b->name);
+    CHECK_STR(a->fingerprint, b->fingerprint);
+    CHECK_STR(a->type_fingerprint, b->type_fingerprint);
+    CHECK_EQ_INT(a->n_layer, b->n_layer);
+    CHECK_EQ_INT(a->n_full, b->n_full);
+    CHECK(a->n_full == b->n_full && memcmp(a->layers, b->layers, (size_t) a->n_full * sizeof(*a->layers)) == 0);
+}
+
+static void check_same_policy(const struct hwkv_policy * a, const struct hwkv_policy * b) {
+    check_same_geometry(hwkv_policy_geometry(a), hwkv_policy_geometry(b));
+    CHECK_EQ_INT(hwkv_policy_context(a), hwkv_policy_context(b));
+    CHECK_EQ_INT(hwkv_policy_sinks(a), hwkv_policy_sinks(b));
+    CHECK_EQ_INT(hwkv_policy_type_k(a), hwkv_policy_type_k(b));
+    CHECK_EQ_INT(hwkv_policy_type_v(a), hwkv_policy_type_v(b));
+    CHECK_EQ_INT(hwkv_policy_selected(a), hwkv_policy_selected(b));
+    CHECK_EQ_INT(hwkv_policy_n_unit(a), hwkv_policy_n_unit(b));
+    CHECK_EQ_INT(hwkv_policy_n_point(a), hwkv_policy_n_point(b));
+
+    int32_t na = 0;
+    int32_t nb = 0;
+    const int32_t * ca = hwkv_policy_codebook(a, &na);
+    const int32_t * cb = hwkv_policy_codebook(b, &nb);
+    CHECK(na == nb && memcmp(ca, cb, (size_t) na * sizeof(*ca)) == 0);
+
+    const struct hwkv_calibration * la = hwkv_policy_calibration(a);
+    const struct hwkv_calibration * lb = hwkv_policy_calibration(b);
+    CHECK(!la == !lb);
+    if (la && lb) {
+        CHECK_STR(la->text, lb->text);
+        CHECK_STR(la->text_sha256, lb->text_sha256);
+        CHECK_STR(la->query_rule, lb->query_rule);
+        CHECK_STR(la->tool, lb->tool);
+        CHECK(la->seed == lb->seed && la->n_seq == lb->n_seq && la->n_query == lb->n_query);
+    }
+    CHECK(!hwkv_policy_extensions(a) == !hwkv_policy_extensions(b));
+    if (hwkv_policy_extensions(a) && hwkv_policy_extensions(b)) {
+        CHECK_STR(hwkv_policy_extensions(a), hwkv_policy_extensions(b));
+    }
+    for (int32_t i = 0; i < hwkv_policy_n_point(a) && i < hwkv_policy_n_point(b); i++) {
+        check_same_point(a, hwkv_policy_point(a, i), hwkv_policy_point(b, i));
+    }
+}
+
+// print, parse, print: the same policy and the same bytes
+static void check_round_trip(const struct hwkv_policy * policy) {
+    char * first  = NULL;
+    char * second = NULL;
+    struct hwkv_policy * again = NULL;
+    struct hwkv_error    err   = { 0 };
+    CHECK_ERR(hwkv_policy_print(&first, policy, &err), 0);
+    if (first) {
+        CHECK_ERR(hwkv_policy_parse(&again, first, strlen(first), &err), 0);
+    }
+    if (err.code) {
+        fprintf(stderr, "    %s: %s\n", err.path, err.msg);
+    }
+    if (again) {
+        CHECK_ERR(hwkv_policy_print(&second, again, &err), 0);
+        CHECK_STR(second, first);
+        check_same_policy(policy, again);
+    }
+    hwkv_policy_free(again);
+    hwkv_string_free(first);
+    hwkv_string_free(second);
+}
+
+static void check_save(const struct hwkv_policy * policy) {
+    char path[PATH_SIZE + 32];
+    snprintf(path, sizeof(path), "%s/saved.json", g_temp);
+    const int status = hwkv_policy_save(policy, path, NULL);
+    CHECK_EQ_INT(status, 0);
+    if (status) {
+        return;
+    }
+    char * text = NULL;
+    CHECK_ERR(hwkv_policy_print(&text, policy, NULL), 0);
+    size_t size = 0;
+    char * saved = read_exact(path, &size);
+    CHECK(text && size == strlen(text) && memcmp(saved, text, size) == 0);
+    free(saved);
+    hwkv_string_free(text);
+    CHECK(remove(path) == 0);
+}
+
+static void check_good_file(const char * path) {
+    struct hwkv_error    err    = { 0 };
+    struct hwkv_policy * policy = NULL;
+    CHECK_ERR(hwkv_policy_load(&policy, path, &err), 0);
+    if (!policy) {
+        fprintf(stderr, "    %s: %s\n", err.path, err.msg);
+        return;
+    }
+    size_t size = 0;
+    char * text = read_exact(path, &size);
+    char   hex[65];
+    struct hwkv_sha256 sha;
+    hwkv_sha256_init(&sha);
+    hwkv_sha256_update(&sha, text, size);
+    hwkv_sha256_final(&sha, hex);
+    CHECK_STR(hwkv_policy_hash(policy), hex);
+
+    struct hwkv_policy * parsed = NULL;
+    CHECK_ERR(hwkv_policy_parse(&parsed, text, size, NULL), 0);
+    if (parsed) {
+        check_same_policy(policy, parsed);
+    }
+    hwkv_policy_free(parsed);
+    free(text);
+    check_round_trip(policy);
+    check_save(policy);
+    hwkv_policy_free(policy);
+}
+
+static void test_good_files(void) {
+    char dir[PATH_SIZE];
+    snprintf(dir, sizeof(dir), "%s/policy-ok", g_data);
+    struct dirent ** names = NULL;
+    const int n = scandir(dir, &names, filter_json, alphasort);
+    CHECK(n >= 10);
+    for (int i = 0; i < n; i++) {
+        char path[PATH_SIZE + 300];
+        snprintf(path, sizeof(path), "%s/%s", dir, names[i]->d_name);
+        const int before = testing_n_failed;
+        check_good_file(path);
+        if (testing_n_failed > before) {
+            fprintf(stderr, "    in %s\n", path);
+        }
+        free(names[i]);
+    }
+    free(names);
+}
+
+// The values themselves, by hand: a round trip alone would not notice a field read into another.
+static void test_calibrated_values(void) {
+    char path[PATH_SIZE];
+    snprintf(path, sizeof(path), "%s/policy-ok/calibrated.json", g_data);
+    struct hwkv_policy * p = NULL;
+    CHECK_ERR(hwkv_policy_load(&p, path, NULL), 0);
+    if (!p) {
+        return;
+    }
+    const struct hwkv_geometry * geo = hwkv_policy_geometry(p);
+    CHECK_STR(geo->architecture, "llama");
+    CHECK_STR(geo->name, "calibrated");
+    CHECK(geo->n_layer == 2 && geo->n_full == 2);
+    CHECK(geo->layers[1].il == 1 && geo->layers[1].n_head == 6 && geo->layers[1].n_head_kv == 2);
+    CHECK(geo->layers[1].head_dim_k == 64 && geo->layers[1].head_dim_v == 64);
+    CHECK(hwkv_policy_context(p) == 4096 && hwkv_policy_sinks(p) == 4);
+    CHECK(hwkv_policy_type_k(p) == HWKV_TYPE_Q8_0 && hwkv_policy_type_v(p) == HWKV_TYPE_Q4_0);
+    CHECK(hwkv_policy_n_unit(p) == 4 && hwkv_policy_unit(p, 1, 1) == 3);
+
+    int32_t n = 0;
+    const int32_t * codebook = hwkv_policy_codebook(p, &n);
+    CHECK(n == 3 && codebook[0] == 256 && codebook[1] == 1024 && codebook[2] == HWKV_FULL);
+
+    const struct hwkv_point * point = hwkv_policy_point(p, 0);
+    CHECK(hwkv_policy_n_point(p) == 2 && hwkv_policy_selected(p) == 0);
+    CHECK_STR(point->name, "tau-0.95");
+    CHECK(point->tau == 0.95 && point->method[0] == '\0');
+    CHECK(point->retention == 0.34375 && point->min_score == 0.9501);
+    CHECK_EQ_INT(point->bytes, 585728);
+    CHECK(point->windows[0] == 256 && point->windows[1] == 1024 && point->windows[2] == HWKV_FULL && point->windows[3] == 256);
+    CHECK(point->scores[0] == 0.96 && point->scores[3] == 0.5 && point->scores[7] == 0.9 && point->scores[9] == 0.9501);
+    CHECK_STR(point->validation, "{\"perplexity\":16.1,\"kl\":0.005,\"notes\":[\"held-out\",null,true]}");
+    CHECK_STR(hwkv_policy_point(p, 1)->validation, "{}");
+    CHECK(hwkv_policy_point(p, 2) == NULL && hwkv_policy_point(p, -1) == NULL);
+    CHECK(hwkv_policy_find_point(p, "tau-0.99") == 1 && hwkv_policy_find_point(p, "1") == 1);
+    CHECK(hwkv_policy_find_point(p, "2") == -1 && hwkv_policy_find_point(p, "tau") == -1 && hwkv_policy_find_point(p, "") == -1);
+
+    const struct hwkv_calibration * calib = hwkv_policy_calibration(p);
+    CHECK_STR(calib->text, "a novel, chapters 1 to 3");
+    CHECK(calib->seed == 42 && calib->n_seq == 8 && calib->n_query == 256);
+    CHECK_STR(calib->query_rule, "last-quarter");
+    CHECK_STR(calib->tool, "llama-seqcalib 0.1.0");
+    CHECK_STR(hwkv_policy_extensions(p), "{\"vendor\":{\"anything\":[1,2.5,\"three\",{\"four\":null}],\"format\":\"not ours\"}}");
+    hwkv_policy_free(p);
+}
+
+//
+// bad policies
+//
+
+// "not-finite" -> HWKV_ERR_NOT_FINITE
+static int code_from_name(const char * name) {
+    char upper[64] = "HWKV_ERR_";
+    size_t n = strlen(upper);
+    for (; *name && n + 1 < sizeof(upper); name++) {
+        upper[n++] = (char) (*name == '-' ? '_' : *name >= 'a' && *name <= 'z' ? *name - 'a' + 'A' : *name);
+    }
+    upper[n] = '\0';
+    for (int code = -1; code >= HWKV_ERR_INTERNAL; code--) {
+        if (strcmp(hwkv_err_name(code), upper) == 0) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+static void check_bad_file(const char * file, const char * code_name, const char * json_path, const char * part) {
+    char path[PATH_SIZE + 300];
+    snprintf(path, sizeof(path), "%s/policy-bad/%s", g_data, file);
+    const int before = testing_n_failed;
+    const int code   = code_from_name(code_name);
+    CHECK(code < 0);
+    CHECK(strncmp(file, code_name, strlen(code_name)) == 0);
+    check_load_fails(path, code);
+
+    size_t size = 0;
+    char * text = read_exact(path, &size);
+    struct hwkv_policy * policy = (struct hwkv_policy *) (void *) text;
+    struct hwkv_error    err;
+    memset(&err, 0xAA, sizeof(err));
+    CHECK_ERR(hwkv_policy_parse(&policy, text, size, &err), code);
+    CHECK(policy == NULL);
+    check_error(&err, code);
+    CHECK(strstr(err.msg, part) != NULL);
+    CHECK(strstr(err.msg, "expected") != NULL);
+    if (strcmp(json_path, "-") == 0) {
+        CHECK_STR(err.path, "");
+        CHECK(err.line > 0 && err.column > 0);
+    } else if (strcmp(json_path, "*") != 0) {
+        CHECK_STR(err.path, json_path);
+    }
+    free(text);
+    if (testing_n_failed > before) {
+        fprintf(stderr, "    in %s: %s, path \"%s\", \"%s\"\n", file, hwkv_err_name(err.code), err.path, err.msg);
+    }
+}
+
+static void test_bad_files(void) {
+    char path[PATH_SIZE];
+    snprintf(path, sizeof(path), "%s/policy-bad/EXPECT.tsv", g_data);
+    FILE * list = fopen(path, "r");
+    CHECK(list != NULL);
+    char line[512];
+    int  n = 0;
+    while (list && fgets(line, sizeof(line), list)) {
+        char * field[4];
+        char * p = line;
+        for (int i = 0; i < 4; i++) {
+            field[i] = p;
+            p += strcspn(p, "\t\n");
+            CHECK(*p == (i < 3 ? '\t' : '\n'));
+            *p++ = '\0';
+        }
+        check_bad_file(field[0], field[1], field[2], field[3]);
+        n++;
+    }
+    if (list) {
+        fclose(list);
+    }
+    CHECK(n >= 60);
+
+    // a file that the list has forgotten is a file that nobody checks
+    snprintf(path, sizeof(path), "%s/policy-bad", g_data);
+    struct dirent ** names = NULL;
+    const int n_files = scandir(path, &names, filter_json, alphasort);
+    CHECK_EQ_INT(n_files, n);
+    for (int i = 0; i < n_files; i++) {
+        free(names[i]);
+    }
+    free(names);
+}
+
+int main(int argc, char ** argv) {
+    if (argc > 1) {
+        g_data = argv[1];
+    }
+    const char * tmp = getenv("TMPDIR");
+    snprintf(g_temp, sizeof(g_temp), "%s/hwkv-corpus-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
+    if (!mkdtemp(g_temp)) {
+        fprintf(stderr, "%s: cannot make a directory: %s\n", g_temp, strerror(errno));
+        return 1;
+    }
+    test_good_files();
+    test_calibrated_values();
+    test_bad_files();
+    // fails if a save has left something behind
+    CHECK(rmdir(g_temp) == 0);
+    return testing_result();
+}

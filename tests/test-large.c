@@ -1,0 +1,90 @@
+// 1,000 layers x 128 KV heads: everything works at that size. Times are printed, not asserted.
+
+#define _POSIX_C_SOURCE 200809L
+
+#include "hwkv.h"
+#include "testing.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { N_LAYER = 1000, N_HEAD = 128, N_CODE = 4 };
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e3 * (double) t.tv_sec + 1e-6 * (double) t.tv_nsec;
+}
+
+static struct hwkv_policy * make_large(const int32_t * windows, const double * scores) {
+    static const int32_t codebook[N_CODE] = { 8192, 16384, 32768, HWKV_FULL };
+    struct hwkv_geometry geo;
+    CHECK_EQ_INT(hwkv_geometry_init(&geo, N_LAYER, NULL), 0);
+    snprintf(geo.architecture, sizeof(geo.architecture), "llama");
+    geo.n_layer = N_LAYER;
+    for (int32_t i = 0; i < N_LAYER; i++) {
+        geo.layers[i] = (struct hwkv_layer) { i, 2 * N_HEAD, N_HEAD, 128, 128 };
+    }
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry   = &geo;
+    params.context    = 131072;
+    params.codebook   = codebook;
+    params.n_codebook = N_CODE;
+    struct hwkv_policy * policy = NULL;
+    CHECK_EQ_INT(hwkv_policy_init(&policy, &params, NULL), 0);
+    hwkv_geometry_free(&geo);
+    const struct hwkv_point_params point = { .name = "p", .method = "seeded", .windows = windows, .scores = scores };
+    CHECK_EQ_INT(hwkv_policy_add_point(policy, &point, NULL), 0);
+    return policy;
+}
+
+static void run(const char * what, const int32_t * windows, const double * scores) {
+    struct hwkv_policy * policy = make_large(windows, scores);
+    char * text = NULL;
+    double t0 = now_ms();
+    CHECK_EQ_INT(hwkv_policy_print(&text, policy, NULL), 0);
+    const double t_print = now_ms() - t0;
+
+    struct hwkv_policy * again = NULL;
+    struct hwkv_error err = { 0 };
+    t0 = now_ms();
+    CHECK_EQ_INT(hwkv_policy_parse(&again, text, strlen(text), &err), 0);
+    const double t_parse = now_ms() - t0;
+    CHECK_STR(err.msg, "");
+
+    struct hwkv_plan * plan = NULL;
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx = 131072;
+    t0 = now_ms();
+    CHECK_EQ_INT(hwkv_plan_init(&plan, again, 0, &params, NULL), 0);
+    const double t_plan = now_ms() - t0;
+    if (again && plan) {
+        CHECK(memcmp(hwkv_policy_point(again, 0)->windows, windows, N_LAYER * N_HEAD * sizeof(*windows)) == 0);
+        CHECK_EQ_INT(hwkv_plan_n_group(plan), N_CODE);
+        CHECK(hwkv_plan_size(plan) < hwkv_plan_size_plain(plan));
+    }
+    printf("%s: %zu bytes, parse %.1f ms, plan %.1f ms, print %.1f ms\n", what, strlen(text), t_parse, t_plan, t_print);
+    hwkv_plan_free(plan);
+    hwkv_string_free(text);
+    hwkv_policy_free(again);
+    hwkv_policy_free(policy);
+}
+
+int main(void) {
+    static const int32_t choice[N_CODE] = { 8192, 16384, 32768, HWKV_FULL };
+    int32_t * windows = malloc(N_LAYER * N_HEAD * sizeof(*windows));
+    double  * scores  = malloc(N_LAYER * N_HEAD * N_CODE * sizeof(*scores));
+    uint32_t  state   = 1;
+    for (int i = 0; i < N_LAYER * N_HEAD; i++) {
+        state = state * 1664525u + 1013904223u;
+        windows[i] = choice[state >> 30];
+        for (int c = 0; c < N_CODE; c++) {
+            scores[i * N_CODE + c] = c == N_CODE - 1 ? 1.0 : (state >> (4 * c) & 1023) / 1023.0;
+        }
+    }
+    run("windows", windows, NULL);
+    run("windows and scores", windows, scores);
+    free(windows);
+    free(scores);
+    return testing_result();
+}

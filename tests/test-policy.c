@@ -1,0 +1,213 @@
+#include "hwkv.h"
+#include "testing.h"
+
+#include "policy-fixture.h"
+
+static const int32_t windows_a[5] = { 256, HWKV_FULL, 1024, 4096, HWKV_FULL };
+static const int32_t windows_b[5] = { 1024, HWKV_FULL, 1024, 4096, HWKV_FULL };
+
+static const double scores_a[20] = {
+    0.991, 0.995, 0.999, 1, 0.1, 0.2, 0.3, 1, 0.9, 0.98, 0.99, 1, 0.5, 0.6, 0.985, 1, 0.1, 0.2, 0.3, 1,
+};
+
+static struct hwkv_policy * make_policy(void) {
+    struct hwkv_policy * p = fixture_policy(4);
+    const struct hwkv_point_params a = {
+        .name = "tau 0.98", .tau = 0.98, .windows = windows_a, .scores = scores_a, .validation = "{\"kl\": 0.0051}",
+    };
+    CHECK_EQ_INT(hwkv_policy_add_point(p, &a, NULL), 0);
+    fixture_add(p, "by \"hand\"\n\xc3\xa9", windows_b);
+    struct hwkv_calibration c = { .text = "wiki", .seed = 42, .n_seq = 2, .n_query = 256, .query_rule = "last-quarter", .tool = "test" };
+    memset(c.text_sha256, 'a', 64);
+    CHECK_EQ_INT(hwkv_policy_set_calibration(p, &c, NULL), 0);
+    CHECK_EQ_INT(hwkv_policy_set_extensions(p, "{\"x\": [1, {\"y\": null}]}", NULL), 0);
+    return p;
+}
+
+static void test_policy__derives_the_numbers(void) {
+    struct hwkv_policy * p = make_policy();
+    const struct hwkv_point * a = hwkv_policy_point(p, 0);
+    CHECK_EQ_INT(a->bytes, 7274496); // worked out in test-cost.c
+    CHECK_NEAR(a->retention, 7274496.0 / 13631488.0, 1e-15);
+    CHECK_NEAR(a->min_score, 0.98, 0.0); // head 0 of layer 7 at 1024
+    CHECK_EQ_INT(strlen(a->artifact_id), 64);
+    CHECK(strcmp(a->artifact_id, hwkv_policy_point(p, 1)->artifact_id) != 0);
+    CHECK(isnan(hwkv_policy_point(p, 1)->min_score));
+    CHECK_EQ_INT(hwkv_policy_n_unit(p), 5);
+    CHECK_EQ_INT(hwkv_policy_unit(p, 1, 2), 4);
+    CHECK(hwkv_policy_point(p, 2) == NULL);
+    hwkv_policy_free(p);
+}
+
+static void test_policy__finds_points_by_name_and_number(void) {
+    struct hwkv_policy * p = make_policy();
+    CHECK_EQ_INT(hwkv_policy_find_point(p, "tau 0.98"), 0);
+    CHECK_EQ_INT(hwkv_policy_find_point(p, "1"), 1);
+    CHECK_EQ_INT(hwkv_policy_find_point(p, "2"), -1);
+    CHECK_EQ_INT(hwkv_policy_find_point(p, "-1"), -1);
+    CHECK_EQ_INT(hwkv_policy_find_point(p, "1x"), -1);
+    CHECK_EQ_INT(hwkv_policy_find_point(p, ""), -1);
+    CHECK_EQ_INT(hwkv_policy_find_point(p, "99999999999999999999"), -1);
+    fixture_add(p, "0", windows_b); // a name wins over a number
+    CHECK_EQ_INT(hwkv_policy_find_point(p, "0"), 2);
+    hwkv_policy_free(p);
+}
+
+static void test_policy__survives_a_round_trip(void) {
+    struct hwkv_policy * p = make_policy();
+    struct hwkv_policy * q = NULL;
+    struct hwkv_error err = { 0 };
+    char * one = NULL;
+    char * two = NULL;
+    CHECK_EQ_INT(hwkv_policy_select(p, "by \"hand\"\n\xc3\xa9", &err), 0);
+    CHECK_EQ_INT(hwkv_policy_print(&one, p, &err), 0);
+    CHECK_EQ_INT(hwkv_policy_parse(&q, one, strlen(one), &err), 0);
+    CHECK_STR(err.msg, "");
+    if (q) {
+        CHECK_EQ_INT(hwkv_policy_print(&two, q, &err), 0);
+        CHECK_STR(two, one);
+        CHECK_EQ_INT(hwkv_policy_selected(q), 1);
+        CHECK_EQ_INT(hwkv_policy_sinks(q), 4);
+        CHECK_EQ_INT(hwkv_policy_context(q), 8192);
+        CHECK_STR(hwkv_policy_extensions(q), "{\"x\":[1,{\"y\":null}]}");
+        CHECK_STR(hwkv_policy_point(q, 0)->validation, "{\"kl\":0.0051}");
+        CHECK(memcmp(hwkv_policy_point(q, 0)->scores, scores_a, sizeof(scores_a)) == 0);
+        CHECK_EQ_INT(hwkv_policy_calibration(q)->seed, 42);
+        CHECK_EQ_INT(strlen(hwkv_policy_hash(q)), 64);
+    }
+    CHECK_STR(hwkv_policy_hash(p), "");
+    hwkv_string_free(one);
+    hwkv_string_free(two);
+    hwkv_policy_free(q);
+    hwkv_policy_free(p);
+}
+
+static void test_policy__refuses_bad_points(void) {
+    struct hwkv_policy * p = fixture_policy(4);
+    struct hwkv_error err;
+    const int32_t odd[5] = { 256, HWKV_FULL, 1000, 256, 256 };
+    struct hwkv_point_params point = { .name = "a", .method = "m", .windows = odd };
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_VALUE);
+    CHECK_STR(err.path, "$.operating_points[0].windows[1][0]");
+    point.windows = windows_a;
+    point.tau     = 0.5; // and a method
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_VALUE);
+    point.method = NULL;
+    point.tau    = 1.5;
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_RANGE);
+    point.tau         = NAN;
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_RANGE);
+    point.tau         = 0.5;
+    point.validation  = "[1]";
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_TYPE);
+    double scores[20];
+    memcpy(scores, scores_a, sizeof(scores));
+    scores[3]         = 0.9; // full must score one
+    point.validation  = NULL;
+    point.scores      = scores;
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_VALUE);
+    CHECK_STR(err.path, "$.operating_points[0].scores[0][0][3]");
+    scores[3] = 1.0;
+    scores[0] = NAN;
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_VALUE);
+    CHECK_EQ_INT(hwkv_policy_n_point(p), 0);
+    char * text = NULL;
+    CHECK_ERR(hwkv_policy_print(&text, p, &err), HWKV_ERR_ARG); // a policy without points is none
+    hwkv_policy_free(p);
+}
+
+static void test_policy__many_points(void) {
+    struct hwkv_policy * p = fixture_policy(4);
+    char name[16];
+    for (int i = 0; i < HWKV_POINT_MAX; i++) {
+        snprintf(name, sizeof(name), "p%d", i);
+        fixture_add(p, name, windows_a);
+    }
+    const struct hwkv_point_params point = { .name = "one more", .method = "m", .windows = windows_a };
+    CHECK_ERR(hwkv_policy_add_point(p, &point, NULL), HWKV_ERR_RANGE);
+    CHECK_STR(hwkv_policy_point(p, 255)->name, "p255");
+    hwkv_policy_free(p);
+}
+
+static void check_mismatch(struct hwkv_geometry * model, const char * path) {
+    struct hwkv_policy * p = make_policy();
+    struct hwkv_error err = { 0 };
+    CHECK_ERR(hwkv_policy_check_model(p, model, false, NULL, &err), HWKV_ERR_MISMATCH);
+    CHECK_STR(err.path, path);
+    hwkv_policy_free(p);
+}
+
+static void test_match__other_geometry_is_an_error(void) {
+    struct hwkv_layer layers[2] = { fixture_layers[0], fixture_layers[1] };
+    struct hwkv_geometry model = fixture_geometry();
+    model.layers = layers;
+    struct hwkv_policy * p = make_policy();
+    const char * warning = "x";
+    CHECK_EQ_INT(hwkv_policy_check_model(p, &model, true, &warning, NULL), 0);
+    CHECK(warning == NULL);
+    hwkv_policy_free(p);
+
+    snprintf(model.architecture, sizeof(model.architecture), "qwen3");
+    check_mismatch(&model, "$.model.architecture");
+    model = fixture_geometry();
+    model.layers = layers;
+    model.n_layer = 9;
+    check_mismatch(&model, "$.model.n_layer");
+    model.n_layer = 8;
+    model.n_full = 1;
+    check_mismatch(&model, "$.model.layers");
+    model.n_full = 2;
+    layers[1].n_head_kv = 6;
+    check_mismatch(&model, "$.model.layers[1].n_head_kv");
+    layers[1] = fixture_layers[1];
+    layers[0].il = 2;
+    check_mismatch(&model, "$.model.layers[0].layer");
+}
+
+static void test_match__other_types_warn(void) {
+    struct hwkv_geometry geo = fixture_geometry();
+    memset(geo.fingerprint, 'a', 64);
+    memset(geo.type_fingerprint, 'b', 64);
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry   = &geo;
+    params.context    = 8192;
+    params.codebook   = fixture_codebook;
+    params.n_codebook = 4;
+    struct hwkv_policy * p = NULL;
+    CHECK_EQ_INT(hwkv_policy_init(&p, &params, NULL), 0);
+    const char * warning = NULL;
+    CHECK_EQ_INT(hwkv_policy_check_model(p, &geo, true, &warning, NULL), 0);
+    geo.type_fingerprint[0] = 'c';
+    CHECK_EQ_INT(hwkv_policy_check_model(p, &geo, false, &warning, NULL), 0);
+    CHECK(warning != NULL);
+    CHECK_ERR(hwkv_policy_check_model(p, &geo, true, &warning, NULL), HWKV_ERR_MISMATCH);
+    geo.fingerprint[0] = 'c';
+    CHECK_ERR(hwkv_policy_check_model(p, &geo, false, &warning, NULL), HWKV_ERR_MISMATCH);
+    hwkv_policy_free(p);
+}
+
+static void test_error__formats_one_line(void) {
+    struct hwkv_error err = { .code = HWKV_ERR_TYPE, .path = "$.sinks", .msg = "found a string, expected a number" };
+    char buf[300];
+    CHECK_STR(hwkv_error_format(&err, buf, sizeof(buf)), "$.sinks: found a string, expected a number");
+    err.path[0] = '\0';
+    err.line    = 3;
+    err.column  = 7;
+    CHECK_STR(hwkv_error_format(&err, buf, sizeof(buf)), "line 3, column 7: found a string, expected a number");
+    char tiny[5];
+    CHECK_STR(hwkv_error_format(&err, tiny, sizeof(tiny)), "line");
+    CHECK_STR(hwkv_err_name(HWKV_ERR_TYPE), "HWKV_ERR_TYPE");
+    CHECK_STR(hwkv_err_name(-1000), "HWKV_ERR_?");
+}
+
+int main(void) {
+    test_policy__derives_the_numbers();
+    test_policy__finds_points_by_name_and_number();
+    test_policy__survives_a_round_trip();
+    test_policy__refuses_bad_points();
+    test_policy__many_points();
+    test_match__other_geometry_is_an_error();
+    test_match__other_types_warn();
+    test_error__formats_one_line();
+    return testing_result();
+}
