@@ -1,0 +1,28 @@
+# The commands of this project. `make run` and `make test` install and build whatever they need.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-slow build clean
+
+help:
+	@echo "make run         build, fetch the default model and serve it on http://127.0.0.1:8080"
+	@echo "                 PORT=8080  MODEL=file.gguf  POLICY=file.json|none  CTX=8192  NP=1"
+	@echo "make test        build and run every test but the slow ones; PYTEST_ARGS='-k chat' narrows pytest"
+	@echo "make test-slow   the slow ones too"
+	@echo "make build       build all programs into build/bin"
+	@echo "make clean       remove build*/ and .venv (downloads stay in the per-user cache)"
+
+run:
+	@command -v python3 > /dev/null || scripts/setup packages
+	@exec scripts/serve
+
+test:
+	@scripts/setup packages && exec scripts/test
+
+test-slow:
+	@scripts/setup packages && exec scripts/test --slow
+
+build:
+	@scripts/setup packages && exec scripts/setup build cpu
+
+clean:
+	rm -rf build build-asan build-cuda .venv

@@ -1,0 +1,65 @@
+"""Child processes that a signal to us ends too, every one of them and once."""
+
+import os
+import signal
+import subprocess
+import sys
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+sessions = []  # running children that lead a session of their own
+
+
+class Interrupted(Exception):
+    """A signal asked for the end; args[0] is its number. Whoever catches it calls stop_sessions()."""
+
+
+def on_signal(number, frame):
+    # make passes on what a terminal has sent us already, so the second one must not disturb the end
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+def catch_signals():
+    for number in SIGNALS:
+        signal.signal(number, on_signal)
+
+
+def start(command, env=None, stdout=None):
+    """Starts a command in its own session: signals reach it and its children through us only. None if it cannot be started."""
+    try:
+        child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, text=True, start_new_session=True)
+    except OSError as error:
+        print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        return None
+    sessions.append(child)
+    return child
+
+
+def finish(child):
+    """Waits for a child of start(); returns (code, stdout if that is a pipe)."""
+    if child is None:
+        return 127, ""
+    out, _ = child.communicate()
+    sessions.remove(child)
+    return child.returncode, out or ""
+
+
+def run(command, env=None, capture=False):
+    return finish(start(command, env, subprocess.PIPE if capture else None))
+
+
+def stop_sessions():
+    """SIGINT lets pytest and ctest tear down what they started; what is left after that is killed."""
+    for number, seconds in ((signal.SIGINT, 20), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        for child in sessions:
+            try:
+                os.killpg(child.pid, number)
+            except ProcessLookupError:
+                pass
+        for child in sessions:
+            try:
+                child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                pass
