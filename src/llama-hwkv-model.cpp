@@ -57,6 +57,10 @@ static void model_copy(char * dst, size_t dst_size, const std::string & src) {
 static const char * model_refusal(const llama_model & model) {
     const auto & hparams = model.hparams;
 
+    if (hparams.use_alibi || hparams.f_max_alibi_bias > 0.0f) {
+        return "it uses ALiBi, whose slopes depend on the head's index";
+    }
+
     // the same cases as in llama_model::create_memory
     switch (model.arch) {
         case LLM_ARCH_BERT:

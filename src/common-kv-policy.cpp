@@ -1,0 +1,151 @@
+#include "common-kv-policy.h"
+
+#include "arg.h"
+#include "common.h"
+#include "llama-hwkv.h"
+#include "llama.h"
+#include "log.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+void common_kv_policy::apply(llama_context_params & cparams, int32_t n_draft_max) const {
+    cparams.kv_policy          = path.empty()  ? nullptr : path.c_str();
+    cparams.kv_policy_point    = point.empty() ? nullptr : point.c_str();
+    cparams.kv_policy_rollback = std::max(rollback, n_draft_max + 1);
+    cparams.kv_policy_strict   = strict;
+}
+
+static const double MiB = 1024.0*1024.0;
+
+static std::string window_name(const hwkv_group * g) {
+    return g->window == HWKV_FULL ? "full" : std::to_string(g->window);
+}
+
+void common_kv_policy::report(const llama_context * ctx) const {
+    if (path.empty()) {
+        return;
+    }
+
+    const auto * plan = llama_kv_policy_plan(ctx);
+    if (!plan) {
+        LOG_INF("KV policy %s: every head keeps the whole context, the plain cache serves it\n", path.c_str());
+        return;
+    }
+
+    const auto * policy = llama_kv_policy_get(ctx);
+    LOG_INF("KV policy %s, operating point \"%s\", %d sinks\n", path.c_str(), hwkv_policy_point(policy, llama_kv_policy_point(ctx))->name,
+            hwkv_policy_sinks(policy));
+
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
+        const auto * g = hwkv_plan_group(plan, ig);
+        LOG_INF("KV window %8s: %3d layers, %4d heads, %7u cells, K %9.2f MiB, V %9.2f MiB\n", window_name(g).c_str(), g->n_layer, g->n_head,
+                g->n_cells*hwkv_plan_n_stream(plan), g->k_size/MiB, g->v_size/MiB);
+    }
+
+    const uint64_t size       = hwkv_plan_size(plan);
+    const uint64_t size_plain = hwkv_plan_size_plain(plan);
+    LOG_INF("KV total %.2f MiB, plain cache %.2f MiB, saved %.2f MiB (%.1f%%)\n", size/MiB, size_plain/MiB, (size_plain - size)/MiB,
+            100.0*(size_plain - size)/size_plain);
+}
+
+static void print_plan(const llama_context * ctx) {
+    const auto * plan = llama_kv_policy_plan(ctx);
+
+    if (!plan) {
+        printf("every head keeps the whole context: the plain cache, %.2f MiB\n", llama_kv_policy_cache_size(ctx)/MiB);
+        return;
+    }
+
+    printf("%8s %7s %7s %9s %12s  %s\n", "window", "layers", "heads", "cells", "MiB", "device");
+
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
+        const auto * g = hwkv_plan_group(plan, ig);
+
+        const char * device = nullptr;
+        for (size_t i = 0; size_t size = llama_kv_policy_group_device(ctx, ig, i, &device); ++i) {
+            if (i == 0) {
+                printf("%8s %7d %7d %9u %12.2f  %s\n", window_name(g).c_str(), g->n_layer, g->n_head, g->n_cells*hwkv_plan_n_stream(plan), size/MiB, device);
+            } else {
+                printf("%8s %7s %7s %9s %12.2f  %s\n", "", "", "", "", size/MiB, device);
+            }
+        }
+    }
+
+    const uint64_t size       = hwkv_plan_size(plan);
+    const uint64_t size_plain = hwkv_plan_size_plain(plan);
+
+    printf("%8s %38.2f\n", "total", size/MiB);
+    printf("%8s %38.2f\n", "plain",  size_plain/MiB);
+    printf("%8s %38.2f  (%.1f%%)\n", "saved", (size_plain - size)/MiB, 100.0*(size_plain - size)/size_plain);
+}
+
+void common_kv_policy::run_dry(const std::string & path_model, const llama_model_params & mparams, const llama_context_params & cparams) const {
+    if (!dry_run) {
+        return;
+    }
+    if (path.empty()) {
+        fprintf(stderr, "error: --kv-policy-dry-run needs --kv-policy\n");
+        exit(1);
+    }
+
+    auto mparams_meta = mparams;
+    mparams_meta.no_alloc  = true; // metadata only, and a cache of sizes without memory
+    mparams_meta.load_mode = LLAMA_LOAD_MODE_NONE;
+
+    int status = 1;
+    if (auto * model = llama_model_load_from_file(path_model.c_str(), mparams_meta)) {
+        if (auto * ctx = llama_init_from_model(model, cparams)) {
+            print_plan(ctx);
+            llama_free(ctx);
+            status = 0;
+        }
+        llama_model_free(model);
+    }
+    fflush(stdout);
+    exit(status);
+}
+
+void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) {
+    add_opt(common_arg(
+        {"--kv-policy"}, "FILE",
+        "policy file: every KV head keeps only its window of the context (default: every head keeps all)",
+        [](common_params & params, const std::string & value) {
+            params.kv_policy.path = value;
+        }
+    ).set_env("LLAMA_ARG_KV_POLICY"));
+    add_opt(common_arg(
+        {"--kv-policy-point"}, "NAME|N",
+        "operating point of the policy, by name or number (default: the one the file selects)",
+        [](common_params & params, const std::string & value) {
+            params.kv_policy.point = value;
+        }
+    ).set_env("LLAMA_ARG_KV_POLICY_POINT"));
+    add_opt(common_arg(
+        {"--kv-policy-rollback"}, "N",
+        string_format("positions at the end of a sequence that can be taken back without processing the prompt again (default: %d)",
+            common_kv_policy().rollback),
+        [](common_params & params, int value) {
+            if (value < 0) {
+                throw std::invalid_argument("found a negative rollback, expected 0 or more");
+            }
+            params.kv_policy.rollback = value;
+        }
+    ).set_env("LLAMA_ARG_KV_POLICY_ROLLBACK"));
+    add_opt(common_arg(
+        {"--kv-policy-dry-run"},
+        "print the cells, heads and MiB of every window and device, and exit",
+        [](common_params & params) {
+            params.kv_policy.dry_run = true;
+        }
+    ));
+    add_opt(common_arg(
+        {"--kv-policy-strict"},
+        "refuse a policy that was made for the same model with other tensor types (default: warn)",
+        [](common_params & params) {
+            params.kv_policy.strict = true;
+        }
+    ).set_env("LLAMA_ARG_KV_POLICY_STRICT"));
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+// --kv-policy and its companions for every tool that takes the common arguments.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+struct common_arg;
+struct llama_context;
+struct llama_context_params;
+struct llama_model_params;
+
+struct common_kv_policy {
+    std::string path;
+    std::string point;
+    int32_t     rollback = 64;
+    bool        strict   = false;
+    bool        dry_run  = false;
+
+    // drafted tokens are taken back too; the strings must outlive the call that takes cparams
+    void apply(llama_context_params & cparams, int32_t n_draft_max) const;
+
+    // one line for each window and a total, once the context is there
+    void report(const llama_context * ctx) const;
+
+    // with dry_run: print what would be allocated where, and exit
+    void run_dry(const std::string & model, const llama_model_params & mparams, const llama_context_params & cparams) const;
+};
+
+void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt);

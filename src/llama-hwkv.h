@@ -1,0 +1,38 @@
+// What a llama.cpp context with a KV policy tells: the plan it runs and what its rings still hold.
+// The policy is given by the kv_policy fields of llama_context_params.
+
+#ifndef LLAMA_HWKV_H
+#define LLAMA_HWKV_H
+
+#include "hwkv.h"
+#include "llama.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The plan and the policy of a context, NULL without window groups (no policy, or every head keeps the whole context).
+// They live as long as the context.
+LLAMA_API const struct hwkv_plan   * llama_kv_policy_plan (const struct llama_context * ctx);
+LLAMA_API const struct hwkv_policy * llama_kv_policy_get  (const struct llama_context * ctx);
+LLAMA_API int32_t                    llama_kv_policy_point(const struct llama_context * ctx); // operating point, -1 without
+
+// Bytes of all K and V (and recurrent state) a context holds, with or without a policy.
+LLAMA_API size_t llama_kv_policy_cache_size(const struct llama_context * ctx);
+
+// Bytes of a group on the i-th device that has some, with the name of its buffers; 0 past the last.
+LLAMA_API size_t llama_kv_policy_group_device(const struct llama_context * ctx, int32_t ig, size_t i, const char ** name);
+
+// Cells of a group of the plan that hold something.
+LLAMA_API uint32_t llama_kv_policy_cells_used(const struct llama_context * ctx, int32_t ig);
+
+// True if a sequence can go on at position p with the same result as a run from the start: every head and every
+// sliding-window layer still holds what p attends to. Recurrent state speaks for itself: llama_memory_seq_rm returns
+// false where it cannot go back.
+LLAMA_API bool llama_kv_policy_can_resume(const struct llama_context * ctx, llama_seq_id seq_id, llama_pos p);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // LLAMA_HWKV_H

@@ -1,0 +1,589 @@
+#include "llama-kv-headwise.h"
+
+#include "llama-impl.h"
+#include "llama-context.h"
+#include "llama-io.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-memory-hybrid.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+//
+// construction
+//
+
+llama_kv_headwise::llama_kv_headwise(const llama_hparams & hparams, std::shared_ptr<llama_kv_headwise_plan> plan) :
+    plan(std::move(plan)), hp_full(hparams) {
+    const auto * p   = this->plan->plan.get();
+    const auto * geo = hwkv_policy_geometry(this->plan->policy.get());
+
+    if (hwkv_plan_group(p, 0)->window == HWKV_FULL) {
+        ig_full = 0;
+    }
+
+    layers.resize(hparams.n_layer_all);
+
+    for (int32_t row = 0; row < geo->n_full; ++row) {
+        const uint32_t il = geo->layers[row].il;
+
+        auto & layer = layers[il];
+        layer.src = il;
+        layer.runs.resize(hwkv_plan_n_group(p));
+
+        for (int32_t ig = 0; ig < hwkv_plan_n_group(p); ++ig) {
+            int32_t n_head = 0;
+            const int32_t * heads = hwkv_plan_heads(p, ig, row, &n_head);
+
+            for (int32_t i = 0; i < n_head; ++i) {
+                auto & runs = layer.runs[ig];
+                if (!runs.empty() && runs.back().first + runs.back().count == (uint32_t) heads[i]) {
+                    runs.back().count++;
+                } else {
+                    runs.push_back({ (uint32_t) heads[i], 1 });
+                }
+            }
+
+            if (ig == ig_full) {
+                hp_full.n_head_kv_arr[il] = n_head;
+            }
+        }
+
+        if (ig_full < 0) {
+            hp_full.n_head_kv_arr[il] = 0;
+        }
+    }
+}
+
+bool llama_kv_headwise::skip(uint32_t il) const {
+    return layers[il].src == (int32_t) il && hp_full.n_head_kv_arr[il] == 0;
+}
+
+void llama_kv_headwise::init(llama_kv_cache & kv, const llama_model & model, const owner_params & params, const llama_memory_i::layer_reuse_cb & reuse) {
+    owner = &kv;
+
+    const auto * p = plan->plan.get();
+
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(p); ++ig) {
+        if (ig == ig_full) {
+            continue;
+        }
+
+        const auto * pg = hwkv_plan_group(p, ig);
+
+        auto g = std::make_unique<group>();
+
+        g->ig      = ig;
+        g->sinks   = plan->sinks;
+        g->recent  = pg->window - plan->sinks;
+        g->hparams = model.hparams;
+
+        for (uint32_t il = 0; il < layers.size(); ++il) {
+            if (layers[il].src != (int32_t) il) {
+                continue;
+            }
+
+            uint32_t n_head = 0;
+            for (const auto & run : layers[il].runs[ig]) {
+                n_head += run.count;
+            }
+            g->hparams.n_head_kv_arr[il] = n_head;
+        }
+
+        const auto filter = [&](int32_t il) {
+            return layers[il].src == il && !layers[il].runs[ig].empty();
+        };
+
+        const std::string tag = format("w%d_", pg->window);
+
+        try {
+            // the window is enforced by placement and mask, so to the child every cell counts
+            g->kv = std::make_unique<llama_kv_cache>(
+                    model, g->hparams, params.type_k, params.type_v,
+                    /*v_trans =*/ false, params.offload, params.unified, pg->n_cells, params.n_seq_max, params.n_pad,
+                    0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr, tag.c_str());
+        } catch (const std::exception & e) {
+            throw std::runtime_error(format("KV policy: window %d: cannot allocate %.2f MiB: %s", pg->window,
+                        (pg->k_size + pg->v_size)/1024.0/1024.0, e.what()));
+        }
+
+        groups.push_back(std::move(g));
+    }
+
+    // layers that reuse another layer's cache follow its groups
+    if (reuse) {
+        for (uint32_t il = 0; il < layers.size(); ++il) {
+            const int32_t il_reuse = reuse(il);
+            if (il_reuse >= 0 && layers[il_reuse].src == il_reuse) {
+                layers[il] = layers[il_reuse];
+            }
+        }
+    }
+
+    // one rotation for all groups: the owner's, which is the plain cache's, unless it holds nothing
+    if (kv.layers.empty()) {
+        const auto & kv0 = *groups[0]->kv;
+
+        kv.n_embd_head_k_all = kv0.n_embd_head_k_all;
+        kv.n_embd_head_v_all = kv0.n_embd_head_v_all;
+        kv.attn_rot_k        = kv0.attn_rot_k;
+        kv.attn_rot_v        = kv0.attn_rot_v;
+        kv.attn_rot_hadamard = kv0.attn_rot_hadamard;
+    }
+    for (auto & g : groups) {
+        g->kv->n_embd_head_k_all = kv.n_embd_head_k_all;
+        g->kv->n_embd_head_v_all = kv.n_embd_head_v_all;
+        g->kv->attn_rot_k        = kv.attn_rot_k;
+        g->kv->attn_rot_v        = kv.attn_rot_v;
+        g->kv->attn_rot_hadamard = kv.attn_rot_hadamard;
+    }
+
+    apply_full();
+    check_size();
+}
+
+void llama_kv_headwise::check_size() const {
+    size_t allocated = owner->size_k_bytes() + owner->size_v_bytes();
+    for (const auto & g : groups) {
+        allocated += g->kv->size_k_bytes() + g->kv->size_v_bytes();
+    }
+
+    const size_t size = hwkv_plan_size(plan->plan.get());
+
+    LLAMA_LOG_INFO("%s: KV policy %s, operating point \"%s\": %zu windows, %.2f MiB, plain cache %.2f MiB\n", __func__, plan->path.c_str(),
+            plan->point.c_str(), groups.size() + (ig_full >= 0), size/1024.0/1024.0, hwkv_plan_size_plain(plan->plan.get())/1024.0/1024.0);
+
+    if (allocated != size) {
+        throw std::runtime_error(format("KV policy: %zu bytes are allocated, but %zu were predicted", allocated, size));
+    }
+}
+
+llama_kv_headwise * llama_kv_headwise::find(llama_memory_i * mem) {
+    if (auto * kv = dynamic_cast<llama_kv_cache *>(mem)) {
+        return kv->get_headwise();
+    }
+    if (auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(mem)) {
+        return iswa->get_base()->get_headwise();
+    }
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(mem)) {
+        return hybrid->get_mem_attn()->get_headwise();
+    }
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(mem)) {
+        return hybrid->get_mem_attn()->get_base()->get_headwise();
+    }
+    return nullptr;
+}
+
+//
+// sequences
+//
+
+void llama_kv_headwise::clear(bool data) {
+    for (auto & g : groups) {
+        g->kv->clear(data);
+    }
+}
+
+void llama_kv_headwise::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
+    for (auto & g : groups) {
+        g->kv->seq_rm(seq_id, p0, p1);
+    }
+}
+
+void llama_kv_headwise::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) {
+    for (auto & g : groups) {
+        g->kv->seq_cp(seq_id_src, seq_id_dst, p0, p1);
+    }
+}
+
+void llama_kv_headwise::seq_keep(llama_seq_id seq_id) {
+    for (auto & g : groups) {
+        g->kv->seq_keep(seq_id);
+    }
+}
+
+void llama_kv_headwise::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos shift) {
+    for (auto & g : groups) {
+        g->kv->seq_add(seq_id, p0, p1, shift);
+    }
+}
+
+void llama_kv_headwise::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
+    for (auto & g : groups) {
+        g->kv->seq_div(seq_id, p0, p1, d);
+    }
+}
+
+// p attends to the sinks and to [p - recent + 1, p)
+bool llama_kv_headwise::holds_window(const group & g, llama_seq_id seq_id, llama_pos p) const {
+    const llama_pos lo = std::max(0, p - g.recent + 1);
+
+    int64_t n_missing = p - lo + std::min(g.sinks, lo);
+
+    llama_pos last = -1;
+    for (const auto & [pos, idx] : g.kv->get_cells(seq_id).seq_pos_get(seq_id)) {
+        GGML_UNUSED(idx);
+        // tokens of an image share a position
+        if (pos != last && pos < p && (pos >= lo || pos < g.sinks)) {
+            n_missing--;
+        }
+        last = pos;
+    }
+
+    return n_missing <= 0;
+}
+
+bool llama_kv_headwise::can_resume(llama_memory_i * mem, llama_seq_id seq_id, llama_pos p) {
+    if (p > mem->seq_pos_max(seq_id) + 1) {
+        return false;
+    }
+
+    auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(mem);
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(mem)) {
+        iswa = hybrid->get_mem_attn();
+    }
+    if (iswa && iswa->get_swa()->seq_pos_min(seq_id) > std::max(0, p - (llama_pos) iswa->get_swa()->n_swa)) {
+        return false;
+    }
+
+    if (const auto * hw = find(mem)) {
+        for (const auto & g : hw->groups) {
+            if (!hw->holds_window(*g, seq_id, p)) {
+                return false;
+            }
+        }
+    }
+
+    return true;
+}
+
+llama_pos llama_kv_headwise::seq_pos_min(llama_seq_id seq_id) const {
+    llama_pos res = owner->get_cells(seq_id).seq_pos_min(seq_id);
+    if (res < 0) {
+        return res;
+    }
+
+    for (const auto & g : groups) {
+        const auto & held = g->kv->get_cells(seq_id).seq_pos_get(seq_id);
+
+        // the lowest position from which everything up to the newest is there
+        llama_pos lo = owner->get_cells(seq_id).seq_pos_max(seq_id) + 1;
+        for (auto it = held.rbegin(); it != held.rend() && it->first >= lo - 1; ++it) {
+            lo = it->first;
+        }
+
+        // how far the first positions reach
+        llama_pos n_first = 0;
+        for (auto it = held.begin(); it != held.end() && it->first <= n_first && n_first < g->sinks; ++it) {
+            n_first = it->first + 1;
+        }
+
+        if (lo <= n_first) {
+            continue; // nothing is missing
+        }
+        if (n_first < g->sinks) {
+            return std::numeric_limits<llama_pos>::max(); // without its sinks a head cannot be continued exactly
+        }
+
+        // lo + recent - 1 is the first position whose window is whole
+        res = std::max(res, lo + g->recent - 2);
+    }
+
+    return res;
+}
+
+llama_pos llama_kv_headwise::seq_pos_min_iswa(const llama_kv_cache & base, const llama_kv_cache & swa, llama_seq_id seq_id) {
+    const llama_pos pos_swa  = swa.seq_pos_min(seq_id);
+    const llama_pos pos_base = base.seq_pos_min(seq_id);
+
+    // callers allow for the model's own window, unless the SWA cache has the size of the base cache
+    const llama_pos n_swa = swa.get_size() < base.get_size() ? swa.n_swa : 0;
+
+    return std::max(pos_swa, pos_base - n_swa);
+}
+
+void llama_kv_headwise::memory_breakdown(std::map<ggml_backend_buffer_type_t, size_t> & mb) const {
+    for (const auto & g : groups) {
+        for (const auto & [buft, size] : g->kv->memory_breakdown()) {
+            mb[buft] += size;
+        }
+    }
+}
+
+bool llama_kv_headwise::update(llama_context * lctx, bool do_shift) {
+    for (auto & g : groups) {
+        auto sc_info = std::move(g->kv->sc_info);
+        g->kv->sc_info = {};
+
+        g->kv->update(lctx, g->kv->get_has_shift(), sc_info);
+    }
+
+    if (do_shift && owner->layers.empty()) {
+        for (auto & cells : owner->v_cells) {
+            cells.reset_shift();
+        }
+        return false;
+    }
+
+    return do_shift;
+}
+
+size_t llama_kv_headwise::group_device(int32_t ig, size_t i, const char ** name) const {
+    const llama_kv_cache * kv = ig == ig_full ? owner : nullptr;
+    for (const auto & g : groups) {
+        if (g->ig == ig) {
+            kv = g->kv.get();
+        }
+    }
+    if (!kv || i >= kv->ctxs_bufs.size()) {
+        return 0;
+    }
+
+    const auto & [ctx, buf] = kv->ctxs_bufs[i];
+
+    size_t res = 0;
+    for (auto * t = ggml_get_first_tensor(ctx.get()); t; t = ggml_get_next_tensor(ctx.get(), t)) {
+        res += t->view_src ? 0 : ggml_nbytes(t);
+    }
+
+    *name = ggml_backend_buft_name(ggml_backend_buffer_get_type(buf.get()));
+
+    return res;
+}
+
+uint32_t llama_kv_headwise::n_cells_used(int32_t ig) const {
+    uint32_t res = 0;
+
+    if (ig == ig_full) {
+        for (const auto & cells : owner->v_cells) {
+            res += cells.get_used();
+        }
+    }
+    for (const auto & g : groups) {
+        if (g->ig == ig) {
+            for (const auto & cells : g->kv->v_cells) {
+                res += cells.get_used();
+            }
+        }
+    }
+
+    return res;
+}
+
+//
+// placement
+//
+
+// Takes the positions [p0, p1) from a sequence; unlike seq_rm it looks only at those.
+static void drop(llama_kv_cells & cells, llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
+    std::vector<uint32_t> idxs;
+
+    const auto & held = cells.seq_pos_get(seq_id);
+    for (auto it = held.lower_bound({ p0, 0 }); it != held.end() && it->first < p1; ++it) {
+        idxs.push_back(it->second);
+    }
+    for (const auto idx : idxs) {
+        cells.seq_rm(idx, seq_id);
+    }
+}
+
+void llama_kv_headwise::trim(group & g, const llama_ubatch * ubatch) const {
+    // first and last new position of each sequence
+    std::map<llama_seq_id, std::pair<llama_pos, llama_pos>> fresh;
+
+    for (uint32_t i = 0; ubatch && i < ubatch->n_tokens; ++i) {
+        const llama_pos pos = ubatch->pos[i];
+
+        for (int32_t j = 0; j < ubatch->n_seq_id[i]; ++j) {
+            const auto [it, added] = fresh.try_emplace(ubatch->seq_id[i][j], pos, pos);
+            if (!added) {
+                it->second.first  = std::min(it->second.first,  pos);
+                it->second.second = std::max(it->second.second, pos);
+            }
+        }
+    }
+
+    for (uint32_t s = 0; s < g.kv->get_n_seq_max(); ++s) {
+        auto & cells = g.kv->v_cells[g.kv->seq_to_stream[s]];
+
+        if (cells.seq_pos_max(s) < 0) {
+            continue;
+        }
+
+        // the first query that must still find its window: the next one after a rollback, or the first of the ubatch
+        llama_pos first = cells.seq_pos_max(s) + 1 - (llama_pos) plan->n_rollback;
+
+        const auto it = fresh.find(s);
+        if (it != fresh.end()) {
+            first = std::min(it->second.first, it->second.second + 1 - (llama_pos) plan->n_rollback);
+        }
+
+        const llama_pos keep = first - g.recent + 1;
+        if (keep > g.sinks) {
+            drop(cells, s, g.sinks, keep);
+        }
+    }
+}
+
+// Frees n cells of the sequences in a stream, oldest first: only images, whose tokens share a position, can need this.
+static void evict_oldest(llama_kv_cells & cells, const llama_ubatch & ubatch, int32_t sinks, uint32_t n) {
+    for (uint32_t i = 0; i < ubatch.n_seqs_unq && n > 0; ++i) {
+        const llama_seq_id seq_id = ubatch.seq_id_unq[i];
+
+        while (n > 0) {
+            const auto & held = cells.seq_pos_get(seq_id);
+            const auto   it   = held.lower_bound({ sinks, 0 });
+            if (it == held.end()) {
+                break;
+            }
+            n -= cells.seq_rm(it->second, seq_id);
+        }
+    }
+}
+
+bool llama_kv_headwise::place(group & g, const llama_ubatch & ubatch) {
+    auto & kv = *g.kv;
+
+    trim(g, &ubatch);
+
+    // as the owner does: one slot for the whole ubatch, or one for each stream
+    const uint32_t n_strm   = kv.get_n_stream() == 1 ? 1 : ubatch.n_seqs_unq;
+    const uint32_t n_tokens = ubatch.n_tokens/n_strm;
+
+    g.sinfo = {};
+    g.sinfo.s0 = LLAMA_MAX_SEQ;
+    g.sinfo.s1 = 0;
+    g.sinfo.resize(n_strm);
+
+    for (uint32_t s = 0; s < n_strm; ++s) {
+        const uint32_t strm = kv.seq_to_stream[ubatch.seq_id_unq[s]];
+
+        g.sinfo.strm[s] = strm;
+        g.sinfo.s0 = std::min<uint32_t>(g.sinfo.s0, strm);
+        g.sinfo.s1 = std::max<uint32_t>(g.sinfo.s1, strm);
+
+        auto & cells = kv.v_cells[strm];
+        auto & head  = kv.v_heads[strm];
+
+        if (n_tokens > cells.size()) {
+            return false;
+        }
+        if (cells.get_used() + n_tokens > cells.size()) {
+            evict_oldest(cells, ubatch, g.sinks, cells.get_used() + n_tokens - cells.size());
+        }
+
+        for (uint32_t ii = 0; ii < n_tokens; ++ii) {
+            uint32_t n_tested = 0;
+            while (n_tested < cells.size() && !cells.is_empty(head % cells.size())) {
+                head++;
+                n_tested++;
+            }
+            if (n_tested == cells.size()) {
+                return false;
+            }
+
+            const uint32_t idx = head++ % cells.size();
+            const uint32_t i   = s*n_tokens + ii;
+
+            cells.pos_set(idx, ubatch.pos[i]);
+
+            llama_kv_cell_ext ext;
+            if (ubatch.is_pos_2d()) {
+                ext.x = ubatch.pos[i + ubatch.n_tokens*2];
+                ext.y = ubatch.pos[i + ubatch.n_tokens];
+            }
+            if (ubatch.token) {
+                ext.tok = ubatch.token[i];
+            }
+            cells.ext_set(idx, ext);
+
+            for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
+                cells.seq_add(idx, ubatch.seq_id[i][j]);
+            }
+
+            g.sinfo.idxs[s].push_back(idx);
+        }
+
+        head %= cells.size();
+    }
+
+    g.n_kv = kv.get_n_kv(g.sinfo);
+
+    return true;
+}
+
+bool llama_kv_headwise::apply(const llama_ubatch & ubatch) {
+    for (auto & g : groups) {
+        if (!place(*g, ubatch)) {
+            LLAMA_LOG_ERROR("%s: window %d: no room for %u tokens in %u cells\n", __func__,
+                    g->recent + g->sinks, ubatch.n_tokens, g->kv->get_size());
+            return false;
+        }
+    }
+
+    return true;
+}
+
+void llama_kv_headwise::apply_full() {
+    for (auto & g : groups) {
+        const uint32_t n_stream = g->kv->get_n_stream();
+
+        g->n_kv = g->kv->get_size();
+
+        g->sinfo = {};
+        g->sinfo.s0 = 0;
+        g->sinfo.s1 = n_stream - 1;
+        g->sinfo.resize(n_stream);
+        for (uint32_t s = 0; s < n_stream; ++s) {
+            g->sinfo.strm[s] = s;
+            g->sinfo.idxs[s].resize(1, 0);
+        }
+    }
+}
+
+//
+// state
+//
+
+// tells a state made under another policy from damage
+static const uint32_t LLAMA_KV_HEADWISE_MAGIC = 0x6877677a;
+
+void llama_kv_headwise::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
+    const uint32_t magic = LLAMA_KV_HEADWISE_MAGIC;
+
+    io.write(&magic, sizeof(magic));
+    io.write(plan->state_id.data(), plan->state_id.size());
+
+    for (const auto & g : groups) {
+        trim(*g, nullptr);
+        g->kv->state_write(io, seq_id, flags);
+    }
+}
+
+void llama_kv_headwise::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
+    uint32_t    magic = 0;
+    std::string id(plan->state_id.size(), '\0');
+
+    io.read(&magic, sizeof(magic));
+    if (magic == LLAMA_KV_HEADWISE_MAGIC) {
+        io.read(id.data(), id.size());
+    }
+    if (id != plan->state_id) {
+        throw std::runtime_error("the state was saved under another KV policy");
+    }
+
+    try {
+        for (const auto & g : groups) {
+            // room for what comes: the other sequences keep only what they need
+            trim(*g, nullptr);
+            g->kv->state_read(io, seq_id, flags);
+        }
+    } catch (...) {
+        // half a state is none
+        owner->state_clear(seq_id);
+        throw;
+    }
+}
