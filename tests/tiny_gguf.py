@@ -26,21 +26,31 @@ class Config:
     n_head_kv: int = 2
     head_dim: int = 64
     head_dim_swa: int = 32  # gemma4 only
+    n_head_kv_swa: int = 0  # gemma4: KV heads of the sliding-window layers, 0: n_head_kv
+    n_expert: int = 0
+    n_expert_used: int = 0
     n_ctx_train: int = 4096
-    swa: int = 64           # width of gemma's sliding windows
-    interval: int = 3       # gemma, qwen35: every interval-th layer has full attention
+    swa: int = 64           # width of gemma's and gpt-oss's sliding windows
+    interval: int = 3       # gemma, gpt-oss, qwen3next, qwen35: every interval-th layer has full attention
     n_shared: int = 2       # gemma4: last layers that use the cache of an earlier one
-    n_nextn: int = 0        # qwen35: MTP layers after the trunk
+    k_is_v: bool = False    # gemma4: the full-attention layers have no V projection, V is K before norm and RoPE
+    n_nextn: int = 0        # qwen3next, qwen35: MTP layers after the trunk
     dtype: str = "f32"      # of the matrices: f32 or f16
     name: str = "tiny"
 
 
 DEFAULTS = {
     "llama": Config(),
+    "qwen2": Config(n_embd=256),  # its heads fill the width of the model
     "qwen3": Config(),
+    "qwen3moe": Config(n_ff=64, n_expert=4, n_expert_used=2),
     "gemma3": Config(n_layer=6),
     "gemma4": Config(n_layer=6, interval=2),
+    "gpt-oss": Config(n_ff=64, interval=2, n_expert=4, n_expert_used=2),
+    "qwen3next": Config(n_layer=6, n_ff=64, n_expert=4, n_expert_used=2),
     "qwen35": Config(n_layer=6),
+    "qwen35moe": Config(n_layer=6, n_ff=64, n_expert=4, n_expert_used=2),
+    "mpt": Config(n_layer=2, n_embd=256),
     "mamba": Config(n_layer=2),
     "deepseek2": Config(n_layer=2),
 }
@@ -51,9 +61,9 @@ ARCHS = tuple(DEFAULTS)
 def full_layers(arch: str, config: Config | None = None) -> list[int]:
     """The layers whose KV cache grows with the context."""
     c = config or DEFAULTS[arch]
-    if arch in ("llama", "qwen3"):
+    if arch in ("llama", "qwen2", "qwen3", "qwen3moe", "mpt"):
         return list(range(c.n_layer))
-    if arch in ("gemma3", "qwen35"):
+    if arch in ("gemma3", "gpt-oss", "qwen3next", "qwen35", "qwen35moe"):
         return [il for il in range(c.n_layer) if (il + 1) % c.interval == 0]
     if arch == "gemma4":
         return [il for il in range(c.n_layer - c.n_shared) if (il + 1) % c.interval == 0]
@@ -81,8 +91,11 @@ class _Writer:
         data = self.rng(name).standard_normal((*more, n_out, n_in)) / np.sqrt(n_in)
         self.gguf.add_tensor(name, data.astype(np.float16 if self.config.dtype == "f16" else np.float32))
 
-    def norm(self, name: str, n: int) -> None:
-        self.vector(name, 1.0 + 0.1 * self.rng(name).standard_normal(n))
+    def bias(self, name: str, *shape: int) -> None:
+        self.vector(name, 0.1 * self.rng(name).standard_normal(shape))
+
+    def norm(self, name: str, n: int, scale: float = 1.0) -> None:
+        self.vector(name, scale * (1.0 + 0.1 * self.rng(name).standard_normal(n)))
 
     def vector(self, name: str, data: np.ndarray) -> None:
         self.gguf.add_tensor(name, data.astype(np.float32))
@@ -133,23 +146,36 @@ def _write_attention_keys(w: _Writer) -> None:
     c = w.config
     w.u32("feed_forward_length", c.n_ff)
     w.u32("attention.head_count", c.n_head)
-    w.u32("attention.head_count_kv", c.n_head_kv)
+    if not c.n_head_kv_swa:
+        w.u32("attention.head_count_kv", c.n_head_kv)
     w.u32("attention.key_length", c.head_dim)
     w.u32("attention.value_length", c.head_dim)
     w.f32("attention.layer_norm_rms_epsilon", 1e-6)
     w.f32("rope.freq_base", 10000.0)
+    if c.n_expert:
+        w.u32("expert_count", c.n_expert)
+        w.u32("expert_used_count", c.n_expert_used)
+        w.u32("expert_feed_forward_length", c.n_ff)
 
 
-def _write_qkvo(w: _Writer, il: int, *, norms: bool, gated: bool = False, head_dim: int = 0, kv: bool = True) -> None:
+def _write_qkvo(w: _Writer, il: int, *, norms: bool, gated: bool = False, biases: bool = False, head_dim: int = 0, n_head_kv: int = 0,
+                kv: bool = True, v: bool = True) -> None:
     c = w.config
     d = head_dim or c.head_dim
-    w.matrix(f"blk.{il}.attn_q.weight", c.n_embd, c.n_head * d * (2 if gated else 1))
+    n_kv = n_head_kv or c.n_head_kv
+    n_q = c.n_head * d * (2 if gated else 1)
+    w.matrix(f"blk.{il}.attn_q.weight", c.n_embd, n_q)
     w.matrix(f"blk.{il}.attn_output.weight", c.n_head * d, c.n_embd)
     if kv:
-        w.matrix(f"blk.{il}.attn_k.weight", c.n_embd, c.n_head_kv * d)
-        w.matrix(f"blk.{il}.attn_v.weight", c.n_embd, c.n_head_kv * d)
+        w.matrix(f"blk.{il}.attn_k.weight", c.n_embd, n_kv * d)
+        if v:
+            w.matrix(f"blk.{il}.attn_v.weight", c.n_embd, n_kv * d)
+    if biases:
+        for name, n in (("q", n_q), ("k", n_kv * d), ("v", n_kv * d)):
+            w.bias(f"blk.{il}.attn_{name}.bias", n)
     if norms:
-        w.norm(f"blk.{il}.attn_q_norm.weight", d)
+        # gemma4 doesn't divide scores by sqrt(d): its norm has learnt to
+        w.norm(f"blk.{il}.attn_q_norm.weight", d, d**-0.5 if w.arch == "gemma4" else 1.0)
         if kv:
             w.norm(f"blk.{il}.attn_k_norm.weight", d)
 
@@ -161,6 +187,24 @@ def _write_ffn(w: _Writer, il: int) -> None:
     w.matrix(f"blk.{il}.ffn_down.weight", c.n_ff, c.n_embd)
 
 
+def _write_experts(w: _Writer, il: int, *, shared: bool = False, biases: bool = False) -> None:
+    c = w.config
+    w.matrix(f"blk.{il}.ffn_gate_inp.weight", c.n_embd, c.n_expert)
+    w.matrix(f"blk.{il}.ffn_gate_exps.weight", c.n_embd, c.n_ff, c.n_expert)
+    w.matrix(f"blk.{il}.ffn_up_exps.weight", c.n_embd, c.n_ff, c.n_expert)
+    w.matrix(f"blk.{il}.ffn_down_exps.weight", c.n_ff, c.n_embd, c.n_expert)
+    if shared:
+        w.bias(f"blk.{il}.ffn_gate_inp_shexp.weight", c.n_embd)
+        w.matrix(f"blk.{il}.ffn_gate_shexp.weight", c.n_embd, c.n_ff)
+        w.matrix(f"blk.{il}.ffn_up_shexp.weight", c.n_embd, c.n_ff)
+        w.matrix(f"blk.{il}.ffn_down_shexp.weight", c.n_ff, c.n_embd)
+    if biases:
+        w.bias(f"blk.{il}.ffn_gate_inp.bias", c.n_expert)
+        w.bias(f"blk.{il}.ffn_gate_exps.bias", c.n_expert, c.n_ff)
+        w.bias(f"blk.{il}.ffn_up_exps.bias", c.n_expert, c.n_ff)
+        w.bias(f"blk.{il}.ffn_down_exps.bias", c.n_expert, c.n_embd)
+
+
 def _write_llama(w: _Writer, n_vocab: int) -> None:
     c = w.config
     _write_attention_keys(w)
@@ -169,9 +213,29 @@ def _write_llama(w: _Writer, n_vocab: int) -> None:
     w.matrix("output.weight", c.n_embd, n_vocab)
     for il in range(c.n_layer):
         w.norm(f"blk.{il}.attn_norm.weight", c.n_embd)
-        _write_qkvo(w, il, norms=w.arch == "qwen3")
+        _write_qkvo(w, il, norms=w.arch in ("qwen3", "qwen3moe"), biases=w.arch == "qwen2")
         w.norm(f"blk.{il}.ffn_norm.weight", c.n_embd)
-        _write_ffn(w, il)
+        if c.n_expert:
+            _write_experts(w, il)
+        else:
+            _write_ffn(w, il)
+
+
+def _write_gpt_oss(w: _Writer, n_vocab: int) -> None:
+    c = w.config
+    _write_attention_keys(w)
+    w.u32("rope.dimension_count", c.head_dim)
+    w.u32("attention.sliding_window", c.swa)
+    w.u32("attention.sliding_window_pattern", c.interval)
+    w.matrix("output.weight", c.n_embd, n_vocab)
+    for il in range(c.n_layer):
+        w.norm(f"blk.{il}.attn_norm.weight", c.n_embd)
+        _write_qkvo(w, il, norms=False, biases=True)
+        w.bias(f"blk.{il}.attn_output.bias", c.n_embd)
+        # far apart and as heavy as some 10 keys, so that a head with another's sink is noticed
+        w.vector(f"blk.{il}.attn_sinks.weight", 2.0 + 2.0 * w.rng(f"sinks{il}").standard_normal(c.n_head))
+        w.norm(f"blk.{il}.post_attention_norm.weight", c.n_embd)
+        _write_experts(w, il, biases=True)
 
 
 def _write_gemma3(w: _Writer, _n_vocab: int) -> None:
@@ -202,10 +266,14 @@ def _write_gemma4(w: _Writer, _n_vocab: int) -> None:
     w.u32("rope.dimension_count", c.head_dim)
     w.u32("rope.dimension_count_swa", c.head_dim_swa)
     w.u32("embedding_length_per_layer_input", 0)
+    n_head_kv = [c.n_head_kv_swa or c.n_head_kv if swa else c.n_head_kv for swa in is_swa]
+    if c.n_head_kv_swa:
+        w.gguf.add_array(f"{w.arch}.attention.head_count_kv", n_head_kv)
     w.vector("rope_freqs.weight", np.ones(c.head_dim // 2))
     for il in range(c.n_layer):
         w.norm(f"blk.{il}.attn_norm.weight", c.n_embd)
-        _write_qkvo(w, il, norms=True, head_dim=c.head_dim_swa if is_swa[il] else c.head_dim, kv=il < c.n_layer - c.n_shared)
+        _write_qkvo(w, il, norms=True, head_dim=c.head_dim_swa if is_swa[il] else c.head_dim, n_head_kv=n_head_kv[il],
+                    kv=il < c.n_layer - c.n_shared, v=is_swa[il] or not c.k_is_v)
         w.norm(f"blk.{il}.post_attention_norm.weight", c.n_embd)
         w.norm(f"blk.{il}.ffn_norm.weight", c.n_embd)
         _write_ffn(w, il)
@@ -220,8 +288,11 @@ def _write_delta_net(w: _Writer, il: int, state: int, n_k: int, n_v: int, conv: 
     w.vector(f"blk.{il}.ssm_conv1d.weight", w.rng(f"conv{il}").standard_normal((channels, conv)) / np.sqrt(conv))
     w.vector(f"blk.{il}.ssm_dt.bias", w.rng(f"dt{il}").standard_normal(n_v))
     w.vector(f"blk.{il}.ssm_a", -w.rng(f"a{il}").uniform(0.05, 1.0, n_v))
-    w.matrix(f"blk.{il}.ssm_beta.weight", c.n_embd, n_v)
-    w.matrix(f"blk.{il}.ssm_alpha.weight", c.n_embd, n_v)
+    if w.arch == "qwen3next":
+        w.matrix(f"blk.{il}.ssm_ba.weight", c.n_embd, 2 * n_v)
+    else:
+        w.matrix(f"blk.{il}.ssm_beta.weight", c.n_embd, n_v)
+        w.matrix(f"blk.{il}.ssm_alpha.weight", c.n_embd, n_v)
     w.norm(f"blk.{il}.ssm_norm.weight", state)
     w.matrix(f"blk.{il}.ssm_out.weight", state * n_v, c.n_embd)
 
@@ -231,7 +302,10 @@ def _write_qwen35(w: _Writer, n_vocab: int) -> None:
     state, n_k, n_v, conv = 64, 2, 4, 4
     _write_attention_keys(w)
     w.u32("rope.dimension_count", c.head_dim // 2)
-    w.gguf.add_array(f"{w.arch}.rope.dimension_sections", [6, 5, 5, 0])
+    if w.arch != "qwen3next":
+        w.gguf.add_array(f"{w.arch}.rope.dimension_sections", [6, 5, 5, 0])
+    if c.n_expert:
+        w.u32("expert_shared_feed_forward_length", c.n_ff)
     w.u32("full_attention_interval", c.interval)
     w.u32("ssm.conv_kernel", conv)
     w.u32("ssm.inner_size", state * n_v)
@@ -249,11 +323,31 @@ def _write_qwen35(w: _Writer, n_vocab: int) -> None:
             _write_qkvo(w, il, norms=True, gated=True)
         else:
             _write_delta_net(w, il, state, n_k, n_v, conv)
-        _write_ffn(w, il)
+        if c.n_expert:
+            _write_experts(w, il, shared=True)
+        else:
+            _write_ffn(w, il)
         if il >= c.n_layer:
             w.matrix(f"blk.{il}.nextn.eh_proj.weight", 2 * c.n_embd, c.n_embd)
             w.norm(f"blk.{il}.nextn.enorm.weight", c.n_embd)
             w.norm(f"blk.{il}.nextn.hnorm.weight", c.n_embd)
+
+
+def _write_mpt(w: _Writer, _n_vocab: int) -> None:
+    # ALiBi: a slope per head instead of RoPE
+    c = w.config
+    w.u32("feed_forward_length", c.n_ff)
+    w.u32("attention.head_count", c.n_head)
+    w.u32("attention.head_count_kv", c.n_head_kv)
+    w.f32("attention.layer_norm_epsilon", 1e-5)
+    w.f32("attention.max_alibi_bias", 8.0)
+    for il in range(c.n_layer):
+        w.norm(f"blk.{il}.attn_norm.weight", c.n_embd)
+        w.matrix(f"blk.{il}.attn_qkv.weight", c.n_embd, (c.n_head + 2 * c.n_head_kv) * c.n_embd // c.n_head)
+        w.matrix(f"blk.{il}.attn_output.weight", c.n_embd, c.n_embd)
+        w.norm(f"blk.{il}.ffn_norm.weight", c.n_embd)
+        w.matrix(f"blk.{il}.ffn_up.weight", c.n_embd, c.n_ff)
+        w.matrix(f"blk.{il}.ffn_down.weight", c.n_ff, c.n_embd)
 
 
 def _write_mamba(w: _Writer, _n_vocab: int) -> None:
@@ -318,10 +412,16 @@ def _write_deepseek2(w: _Writer, n_vocab: int) -> None:
 
 _WRITERS = {
     "llama": _write_llama,
+    "qwen2": _write_llama,
     "qwen3": _write_llama,
+    "qwen3moe": _write_llama,
     "gemma3": _write_gemma3,
     "gemma4": _write_gemma4,
+    "gpt-oss": _write_gpt_oss,
+    "qwen3next": _write_qwen35,
     "qwen35": _write_qwen35,
+    "qwen35moe": _write_qwen35,
+    "mpt": _write_mpt,
     "mamba": _write_mamba,
     "deepseek2": _write_deepseek2,
 }

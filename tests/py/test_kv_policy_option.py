@@ -1,0 +1,85 @@
+"""--kv-policy in the tools: help, environment, dry run, clear refusals."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.bridge
+
+TOOLS = ("llama-server", "llama-completion", "llama-cli", "llama-perplexity")
+
+
+@pytest.fixture(scope="module")
+def policy(program, model, tmp_path_factory):
+    file = tmp_path_factory.mktemp("option") / "policy.json"
+    subprocess.run([program("llama-kv-policy"), "make", "uniform", "--window", "512", "--sinks", "4", "-c", "8192", "-m", model, "-o", file],
+                   check=True, timeout=60)
+    return file
+
+
+def run(*args, env=None, timeout=120):
+    return subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+                          env={**os.environ, **(env or {})})
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_names_the_options(program, tool):
+    text = run(program(tool), "--help").stdout
+    for option in ("--kv-policy ", "--kv-policy-point", "--kv-policy-rollback", "--kv-policy-strict", "--kv-policy-dry-run", "LLAMA_ARG_KV_POLICY"):
+        assert option in text
+
+
+def test_dry_run_prints_the_plan(program, model, policy):
+    args = (program("llama-server"), "-m", model, "-c", 8192, "-np", 1, "--kv-policy-dry-run")
+    result = run(*args, "--kv-policy", policy)
+    assert result.returncode == 0
+    # 512 + 64 to take back + 512 of a ubatch, in steps of 256; 90 heads of 256 bytes
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["window", "layers", "heads", "cells", "MiB", "device"],
+        ["512", "30", "90", "1280", f"{1280 * 90 * 256 / 2**20:.2f}", "CPU"],
+        ["total", f"{1280 * 90 * 256 / 2**20:.2f}"],
+        ["plain", "180.00"],
+        ["saved", f"{180 - 1280 * 90 * 256 / 2**20:.2f}", "(84.4%)"],
+    ]
+    by_environment = run(*args, env={"LLAMA_ARG_KV_POLICY": str(policy)})
+    assert by_environment.stdout == result.stdout
+    assert run(*args).returncode == 1
+
+
+def test_what_does_not_fit_is_one_clear_error(program, model, policy, tmp_path):
+    args = (program("llama-server"), "-m", model, "-c", 1024, "--offline", "--kv-policy")
+    other = json.loads(policy.read_text())
+    other["model"]["architecture"] = "qwen35"
+    other_file = tmp_path / "other.json"
+    other_file.write_text(json.dumps(other))
+    for file, message in [
+        (tmp_path / "missing.json", "cannot open: No such file or directory"),
+        (other_file, '$.model.architecture: found "qwen35", expected "llama" as the model has it'),
+    ]:
+        result = run(*args, file)
+        assert result.returncode == 1
+        assert message in result.stdout + result.stderr
+    result = run(*args, policy, "--kv-policy-point", "nope")
+    assert result.returncode == 1
+    assert 'found no operating point "nope"' in result.stdout + result.stderr
+
+
+def test_bench_compares_policies(program, model, policy):
+    result = run(program("llama-bench"), "-m", model, "-kvp", f"none,{policy}", "-p", 0, "-n", 2, "-d", 1600, "-t", 1, "-r", 1, "-fa", "on",
+                 "-o", "json", timeout=300)
+    assert result.returncode == 0, result.stderr
+    plain, windowed = json.loads(result.stdout)
+    assert [plain["kv_policy"], windowed["kv_policy"]] == ["none", str(policy)]
+    # 1602 tokens are 1792 cells; the window takes 1280 of them
+    assert plain["kv_mib"] == pytest.approx(1792 * 90 * 256 / 2**20)
+    assert windowed["kv_mib"] == pytest.approx(1280 * 90 * 256 / 2**20)
+
+
+def test_perplexity_takes_it(program, model, policy, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 60)
+    result = run(program("llama-perplexity"), "-m", model, "-f", text, "-c", 128, "-t", 1, "--kv-policy", policy, timeout=300)
+    assert result.returncode == 0
+    assert "Final estimate" in result.stdout + result.stderr

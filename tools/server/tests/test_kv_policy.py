@@ -1,0 +1,122 @@
+"""llama-server with head windows: what it tells, and answers that never depend on what a ring has lost.
+
+Answers are compared with those of a fresh server, token by token, on models with F32 weights and an F32 cache, where
+the order of additions cannot change a choice.
+"""
+
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+import tiny_gguf
+from mixed_policy import mixed_policy
+from server_process import ServerProcess, need_program
+
+pytestmark = pytest.mark.server
+
+EXACT = ("-ctk", "f32", "-ctv", "f32", "-fa", "off")
+
+
+def make_policy(folder, model, windows, context, sinks=4, seed=1):
+    base = folder / "base.json"
+    subprocess.run([need_program("llama-kv-policy"), "make", "uniform", "--window", str(windows[0]), "-c", str(context), "-m", model, "-o", base],
+                   check=True, timeout=60)
+    return mixed_policy(base, folder / "mixed.json", windows, seed, sinks)
+
+
+#
+# what it tells
+#
+
+
+def test_props_show_the_plan(model, tmp_path):
+    policy = make_policy(tmp_path, model, (256, 1024), 8192)
+    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(policy), ctx=8192) as server:
+        shown = server.get("/props").json()["kv_policy"]
+        log = server.log()
+    check = subprocess.run([need_program("llama-kv-policy"), "check", policy, "-m", model, "-c", "8192"], capture_output=True, text=True,
+                           check=True, timeout=60)
+    assert f' {shown["bytes"]}\n' in check.stdout
+    assert shown["bytes"] + shown["bytes_saved"] == shown["bytes_plain"] == 180 * 2**20
+    assert [g["window"] for g in shown["groups"]] == ["full", 256, 1024]
+    assert sum(g["n_head"] for g in shown["groups"]) == 90
+    assert shown["point"] == "mixed" and shown["sinks"] == 4 and len(shown["sha256"]) == 64
+    assert "saved" in log and "plain cache 180.00 MiB" in log
+
+
+def test_props_without_a_policy(server):
+    assert server.get("/props").json()["kv_policy"] is None
+
+
+def test_memory_falls_by_what_is_saved(model, tmp_path):
+    # 40% of the cache at 8K
+    base = tmp_path / "policy.json"
+    subprocess.run([need_program("llama-kv-policy"), "make", "uniform", "--window", "3276", "--sinks", "4", "-c", "8192", "-m", model, "-o", base],
+                   check=True, timeout=60)
+
+    def resident(*args):
+        with ServerProcess(model, tmp_path / "log", "-fa", "on", *args, ctx=8192) as server:
+            return psutil.Process(server.process.pid).memory_info().rss, server.get("/props").json()["kv_policy"]
+
+    plain, _ = resident()
+    windowed, shown = resident("--kv-policy", str(base))
+    assert plain - windowed >= 0.95 * shown["bytes_saved"]
+
+
+#
+# reuse that is right
+#
+
+
+def complete(server, prompt, n=12, cache=True):
+    answer = server.post("/completion", json={"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": cache, "return_tokens": True}).json()
+    return answer["tokens"], answer["timings"]["cache_n"]
+
+
+def words(seed, n):
+    """Tokens of the tiny models' vocabulary."""
+    state = seed
+    out = []
+    for _ in range(n):
+        state = (state * 1103515245 + 12345) % 2**31
+        out.append(4 + state % 250)
+    return out
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen35"])
+def test_edited_turns_equal_a_cold_run(arch, tmp_path):
+    model = tmp_path / f"{arch}.gguf"
+    tiny_gguf.make_model(model, arch, seed=2)
+    policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
+    args = (*EXACT, "--kv-policy", str(policy))
+
+    turns = [words(i, 150) for i in range(6)]
+    prompts = [sum(turns[:i + 1], []) for i in range(6)]            # a growing conversation
+    edited = turns[0] + words(77, 40) + turns[1] + turns[2]          # an early turn changes
+    branch = prompts[3] + words(88, 60)                              # and a branch of an old state
+    asked = [*prompts, edited, branch, prompts[5], prompts[2], prompts[5] + words(99, 30)]
+
+    with ServerProcess(model, tmp_path / "warm.log", *args, ctx=2048) as server:
+        warm = [complete(server, prompt) for prompt in asked]
+    cold = []
+    with ServerProcess(model, tmp_path / "cold.log", *args, ctx=2048) as server:
+        for prompt in asked:
+            tokens, n_cached = complete(server, prompt, cache=False)
+            assert n_cached == 0
+            cold.append(tokens)
+    assert [tokens for tokens, _ in warm] == cold
+    # appended turns are not processed again
+    for i in range(1, 6):
+        assert warm[i][1] >= 0.9 * len(prompts[i - 1])
+
+
+def test_several_answers_to_one_prompt(tmp_path):
+    model = tmp_path / "llama.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2)
+    policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
+    with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--kv-unified", ctx=4096, slots=4) as server:
+        answer = server.post("/v1/completions", json={"prompt": words(5, 300), "n": 4, "max_tokens": 400, "temperature": 1, "seed": 7})
+        assert answer.status_code == 200
+        assert len(answer.json()["choices"]) == 4
+        assert server.get("/health").status_code == 200
