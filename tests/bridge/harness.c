@@ -71,7 +71,12 @@ static int32_t row_of_layer(const struct hwkv_geometry * geo, int32_t il) {
     return -1;
 }
 
-// scores: [n_kv, n_tokens, n_head]; in a fresh cache and a single batch cell j and row j are position j
+// Which token stands in a cell. A fresh cache holds token j in cell j; what comes after a shift goes into the freed cells.
+static int64_t token_of_cell(const struct reference * ref, int64_t j) {
+    return ref->n_shifted > 0 && j < ref->n_shifted ? ref->n_before + j : j;
+}
+
+// scores: [n_kv, n_tokens, n_head]; rows are the tokens of one batch
 static void mask_scores(const struct reference * ref, struct ggml_tensor * t, int32_t row) {
     const struct hwkv_geometry * geo   = hwkv_policy_geometry(ref->policy);
     const struct hwkv_point    * point = hwkv_policy_point(ref->policy, ref->ip);
@@ -86,8 +91,12 @@ static void mask_scores(const struct reference * ref, struct ggml_tensor * t, in
         }
         for (int64_t i = 0; i < t->ne[1]; i++) {
             float * scores = data + (h * t->ne[1] + i) * t->ne[0];
-            for (int64_t j = sinks; j <= i - (w - sinks); j++) {
-                scores[j] = -INFINITY;
+            const int64_t query = ref->first + i;
+            for (int64_t j = 0; j < t->ne[0]; j++) {
+                const int64_t key = token_of_cell(ref, j);
+                if (key >= sinks && key <= query - (w - sinks)) {
+                    scores[j] = -INFINITY;
+                }
             }
         }
     }
@@ -139,6 +148,8 @@ void reference_free(struct reference * ref) {
 
 const float * reference_run(struct reference * ref, const llama_token * tokens, int32_t n, int32_t n_out) {
     llama_memory_clear(llama_get_memory(ref->ctx), true);
+    ref->first     = 0;
+    ref->n_shifted = 0;
     if (decode_tokens(ref->ctx, tokens, n, 0, 0, n_out) != 0) {
         fprintf(stderr, "the reference failed to decode %d tokens\n", n);
         exit(1);

@@ -39,6 +39,9 @@ struct reference {
     const struct hwkv_policy * policy;
     int32_t                    ip;
     const struct options     * opt;
+    int32_t                    first;     // number of the first token of the current batch
+    int32_t                    n_shifted; // tokens taken from the front; their cells are used by what came after
+    int32_t                    n_before;  // tokens there were when that happened
 };
 
 struct difference {
@@ -73,6 +76,7 @@ int run_ops    (struct llama_model * model, const struct options * opt);
 int run_copies (struct llama_model * model, const struct options * opt);
 int run_greedy (struct llama_model * model, const struct options * opt);
 int run_hash   (struct llama_model * model, const struct options * opt);
+int run_shift  (struct llama_model * model, const struct options * opt);
 int run_plan   (struct llama_model * model, const struct options * opt);
 
 #endif // HARNESS_H

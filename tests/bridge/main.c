@@ -4,6 +4,7 @@
 //   copies   four copies of one prompt go on side by side
 //   greedy   greedy tokens after a text
 //   hash     a hash of all logits, with or without a policy (no reference)
+//   shift    the front of the context is dropped and the rest moved up
 //   plan     what is allocated against what was predicted
 
 #include "harness.h"
@@ -67,7 +68,7 @@ int main(int argc, char ** argv) {
         .n_prompt = 200, .n_decode = 100, .n_ops = 40, .n_runs = 1, .n_threads = 1, .rollback = 64, .seed = 1, .shared_layer = -1,
     };
     if (argc < 2) {
-        fprintf(stderr, "usage: bridge-test run|ops|copies|greedy|hash|plan -m MODEL -p POLICY [options]\n");
+        fprintf(stderr, "usage: bridge-test run|ops|copies|greedy|hash|shift|plan -m MODEL -p POLICY [options]\n");
         return 2;
     }
     parse(&opt, argc, argv);
@@ -83,7 +84,8 @@ int main(int argc, char ** argv) {
         const char * name;
         int (*run)(struct llama_model * model, const struct options * opt);
     } commands[] = {
-        { "run", run_compare }, { "ops", run_ops }, { "copies", run_copies }, { "greedy", run_greedy }, { "hash", run_hash }, { "plan", run_plan },
+        { "run", run_compare }, { "ops", run_ops }, { "copies", run_copies }, { "greedy", run_greedy }, { "hash", run_hash }, { "shift", run_shift },
+        { "plan", run_plan },
     };
     int status = -1;
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {

@@ -206,3 +206,48 @@ int run_greedy(struct llama_model * model, const struct options * opt) {
     free(tokens);
     return 0;
 }
+
+// Drops the first d tokens and moves the others up; policies without sinks, whose windows go by distance, must not notice.
+// The reference does the same to the plain cache: K is rotated by both alike.
+int run_shift(struct llama_model * model, const struct options * opt) {
+    const int32_t d       = opt->n_prompt / 2;
+    const int32_t n       = opt->n_prompt + opt->n_decode;
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    llama_token * tokens  = random_tokens(model, n, opt->seed);
+    int32_t ip = 0;
+    struct hwkv_policy * policy = load_policy(opt, &ip);
+    if (hwkv_policy_sinks(policy) != 0 || opt->n_decode > d) {
+        return fail("a shift needs a policy without sinks, and fewer new tokens than were dropped");
+    }
+    struct llama_context * ctx = make_context(model, opt);
+    if (!ctx) {
+        return fail("cannot create the context");
+    }
+    struct reference ref;
+    reference_init(&ref, model, opt, policy, ip);
+    reference_run(&ref, tokens, opt->n_prompt, 1);
+    if (decode_tokens(ctx, tokens, opt->n_prompt, 0, 0, 1) != 0) {
+        return fail("cannot decode the prompt");
+    }
+    struct llama_context * both[2] = { ctx, ref.ctx };
+    for (int i = 0; i < 2; i++) {
+        llama_memory_seq_rm(llama_get_memory(both[i]), 0, 0, d);
+        llama_memory_seq_add(llama_get_memory(both[i]), 0, d, -1, -d);
+    }
+    ref.n_shifted = d;
+    ref.n_before  = opt->n_prompt;
+    struct difference diff = { 0 };
+    for (int32_t i = opt->n_prompt; i < n; i++) {
+        ref.first = i;
+        if (decode_tokens(ctx, tokens + i, 1, i - d, 0, 1) != 0 || decode_tokens(ref.ctx, tokens + i, 1, i - d, 0, 1) != 0) {
+            return fail("cannot decode after the shift");
+        }
+        compare_logits(&diff, llama_get_logits_ith(ctx, 0), llama_get_logits_ith(ref.ctx, 0), n_vocab);
+    }
+    printf("{\"max_abs\": %.9g, \"max_kl\": %.9g, \"n\": %d, \"same_top\": %d}\n", diff.max_abs, diff.max_kl, diff.n, diff.n_same_top);
+    reference_free(&ref);
+    llama_free(ctx);
+    hwkv_policy_free(policy);
+    free(tokens);
+    return 0;
+}

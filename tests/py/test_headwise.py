@@ -7,12 +7,15 @@ layers beside it, qwen35 for recurrent layers.
 
 import json
 import random
+import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import tiny_gguf
 from mixed_policy import full_policy, mixed_policy
+from server_process import ServerProcess, free_port
 
 pytestmark = pytest.mark.bridge
 
@@ -129,13 +132,13 @@ def test_cache_types(bench, arch, cache_type):
 
 def check_operations(bench, arch, n_runs):
     policy = bench.mixed(arch, 3)
-    # upstream's own sliding-window cache fills up when sequences share cells, unless it has full size
-    swa = ("--swa-full", "on") if arch == "gemma3" else ()
+    # upstream's own sliding-window cache, without any policy, loses positions when sequences share its cells
+    shared = "off" if arch == "gemma3" else "on"
     noise = bench.run("run", bench.model(arch), "-p", bench.full(arch), "-c", 512)["max_abs"]
     resumed = refused = 0
-    for i, (slots, unified) in enumerate([(1, "on"), (3, "on"), (3, "off"), (4, "on")]):
+    for i, (slots, unified) in enumerate([(1, "on"), (3, shared), (3, "off"), (4, shared)]):
         result = bench.run("ops", bench.model(arch), "-p", policy, "-c", 384 * slots, "-np", slots, "-kvu", unified, "-ub", 32, "--rollback", 16,
-                           "--ops", 40, "--runs", n_runs // 4 + 1, "-s", 1000 * i, *swa, timeout=3000)
+                           "--ops", 40, "--runs", n_runs // 4 + 1, "-s", 1000 * i, timeout=3000)
         check_exact(result, noise)
         resumed += result["resumed"]
         refused += result["refused"]
@@ -162,6 +165,60 @@ def test_copies_of_a_prompt_fill_no_ring(bench, unified):
     result = bench.run("copies", bench.model("llama"), "-p", bench.mixed("llama", 1), "-c", 2560, "-np", 4, "-kvu", unified, "-ub", 32,
                        "-n", 200, "-d", 3 * max(WINDOWS))
     check_exact(result)
+
+
+@pytest.mark.parametrize("windows", [WINDOWS, (64,)])
+def test_context_shift(bench, windows):
+    # 300 tokens, the first 150 dropped, 120 more: the rings wrap after the shift
+    policy = bench.mixed("llama", 4, 0, windows)
+    check_exact(bench.run("shift", bench.model("llama"), "-p", policy, "-c", 512, "-ub", 32, "-n", 300, "-d", 120, "--rollback", 0))
+
+
+#
+# devices
+#
+
+
+@pytest.fixture
+def rpc_servers(program):
+    """Two rpc-server processes on this machine."""
+    started = []
+    for _ in range(2):
+        port = free_port()
+        process = subprocess.Popen([program("rpc-server"), "-H", "127.0.0.1", "-p", str(port), "-t", "1"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        started.append((process, port))
+        deadline = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+    yield [f"127.0.0.1:{port}" for _, port in started]
+    for process, _ in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen35"])
+def test_split_over_rpc_devices(bench, program, rpc_servers, arch):
+    policy = bench.mixed(arch, 1)
+
+    def tokens(*args):
+        with ServerProcess(bench.model(arch), bench.folder / "rpc.log", "--kv-policy", str(policy), "-fa", "off", "-ctk", "f32", "-ctv", "f32",
+                           *args, ctx=512) as server:
+            prompt = [5 + i * 7 % 200 for i in range(300)]
+            answer = server.post("/completion", json={"prompt": prompt, "n_predict": 40, "temperature": 0, "return_tokens": True}).json()
+            return answer["tokens"], server.log()
+
+    local, _ = tokens()
+    remote, _ = tokens("--rpc", ",".join(rpc_servers), "-ngl", "99", "-sm", "layer", "-fit", "off")
+    assert len(local) == 40
+    assert remote == local
+    # the groups really are on both devices
+    plan = subprocess.run([program("llama-server"), "-m", bench.model(arch), "-c", "512", "-np", "1", "--kv-policy", policy, "--kv-policy-dry-run",
+                           "--rpc", ",".join(rpc_servers), "-ngl", "99", "-fit", "off"], capture_output=True, text=True, timeout=60)
+    assert all("RPC" in line for line in plan.stdout.splitlines()[1:3]), plan.stdout + plan.stderr
 
 
 #

@@ -69,8 +69,12 @@ def test_memory_falls_by_what_is_saved(model, tmp_path):
 #
 
 
+def ask(server, prompt, n, cache=True):
+    return server.post("/completion", json={"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": cache, "return_tokens": True}).json()
+
+
 def complete(server, prompt, n=12, cache=True):
-    answer = server.post("/completion", json={"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": cache, "return_tokens": True}).json()
+    answer = ask(server, prompt, n, cache)
     return answer["tokens"], answer["timings"]["cache_n"]
 
 
@@ -119,4 +123,31 @@ def test_several_answers_to_one_prompt(tmp_path):
         answer = server.post("/v1/completions", json={"prompt": words(5, 300), "n": 4, "max_tokens": 400, "temperature": 1, "seed": 7})
         assert answer.status_code == 200
         assert len(answer.json()["choices"]) == 4
+        assert server.get("/health").status_code == 200
+
+
+def test_drafts_change_no_token(tmp_path):
+    model = tmp_path / "llama.gguf"
+    draft = tmp_path / "draft.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2)
+    tiny_gguf.make_model(draft, "llama", seed=2, n_layer=2)
+    policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
+    args = (*EXACT, "--kv-policy", str(policy))
+    prompt = words(3, 300)
+    with ServerProcess(model, tmp_path / "plain.log", *args, ctx=2048) as server:
+        expected, _ = complete(server, prompt, 80)
+    with ServerProcess(model, tmp_path / "draft.log", *args, "-md", str(draft), "--spec-draft-n-max", "8", ctx=2048) as server:
+        answer = ask(server, prompt, 80)
+    assert answer["tokens"] == expected
+    assert answer["timings"]["draft_n"] > 0  # there were drafts to take back
+
+
+def test_context_shift_goes_on(tmp_path):
+    model = tmp_path / "llama.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2)
+    policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
+    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(policy), "--context-shift", ctx=512) as server:
+        answer = server.post("/completion", json={"prompt": words(3, 400), "n_predict": 500, "temperature": 0, "ignore_eos": True})
+        assert answer.status_code == 200
+        assert answer.json()["tokens_predicted"] == 500
         assert server.get("/health").status_code == 200
