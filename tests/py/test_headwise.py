@@ -138,7 +138,7 @@ def check_operations(bench, arch, n_runs):
     resumed = refused = 0
     for i, (slots, unified) in enumerate([(1, "on"), (3, shared), (3, "off"), (4, shared)]):
         result = bench.run("ops", bench.model(arch), "-p", policy, "-c", 384 * slots, "-np", slots, "-kvu", unified, "-ub", 32, "--rollback", 16,
-                           "--ops", 40, "--runs", n_runs // 4 + 1, "-s", 1000 * i, timeout=3000)
+                           "--ops", 25, "--runs", n_runs // 4 + 1, "-s", 1000 * i, timeout=3000)
         check_exact(result, noise)
         resumed += result["resumed"]
         refused += result["refused"]
@@ -302,5 +302,5 @@ def test_default_model_greedy(bench, model, program):
     exact = bench.folder / "smollm2-f32.gguf"
     subprocess.run([program("llama-quantize"), "--allow-requantize", model, exact, "f32", "1"], check=True, capture_output=True, timeout=300)
     policy = mixed_for(bench, "smollm2-f32", exact, 4096, (128, 512, 2048))
-    result = bench.run("greedy", exact, "-p", policy, "-f", text, "-c", 4096, "-ub", 512, "-n", 3800, "-d", 256, "-t", 2, timeout=1200)
+    result = bench.run("greedy", exact, "-p", policy, "-f", text, "-c", 4096, "-ub", 512, "-n", 3800, "-d", 256, timeout=1200)
     assert result == {"n": 256, "same": 256}

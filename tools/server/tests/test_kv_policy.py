@@ -136,7 +136,8 @@ def test_drafts_change_no_token(tmp_path):
     prompt = words(3, 300)
     with ServerProcess(model, tmp_path / "plain.log", *args, ctx=2048) as server:
         expected, _ = complete(server, prompt, 80)
-    with ServerProcess(model, tmp_path / "draft.log", *args, "-md", str(draft), "--spec-draft-n-max", "8", ctx=2048) as server:
+    with ServerProcess(model, tmp_path / "draft.log", *args, "-md", str(draft), "--spec-type", "draft-simple", "--spec-draft-n-max", "8",
+                       ctx=2048) as server:
         answer = ask(server, prompt, 80)
     assert answer["tokens"] == expected
     assert answer["timings"]["draft_n"] > 0  # there were drafts to take back
