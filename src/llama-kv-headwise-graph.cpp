@@ -6,6 +6,7 @@
 #include "llama-cparams.h"
 #include "llama-graph.h"
 #include "llama-impl.h"
+#include "llama-memory-hybrid.h"
 
 #include <cmath>
 
@@ -215,8 +216,8 @@ ggml_tensor * llama_kv_headwise::build_attn(
     if (!inp) {
         inp = (llm_graph_input_headwise *) gctx.res->add_input(std::make_unique<llm_graph_input_headwise>(this, gctx.cparams, ctx, gctx.ubatch));
 
-        // hybrid memories set the owner's inputs without asking whether the graph uses them
-        if (owner->layers.empty()) {
+        // this memory sets the owner's inputs without asking whether the graph uses them
+        if (owner->layers.empty() && dynamic_cast<const llama_memory_hybrid_context *>(gctx.mctx)) {
             ggml_build_forward_expand(gctx.gf, k_idxs);
             ggml_build_forward_expand(gctx.gf, v_idxs);
             ggml_build_forward_expand(gctx.gf, mask_full);

@@ -35,8 +35,6 @@ struct llama_kv_headwise_plan {
     std::shared_ptr<struct hwkv_policy> policy;
     std::shared_ptr<struct hwkv_plan>   plan;
     int32_t                             ip = 0; // operating point
-
-    std::vector<int32_t> row_of_layer; // [n_layer_all], -1: not a full-attention layer of the policy
 };
 
 // Active while a context creates its memory: the first cache without a window of its own takes the policy.

@@ -7,6 +7,7 @@ layers beside it, qwen35 for recurrent layers.
 
 import json
 import random
+import resource
 import socket
 import subprocess
 import time
@@ -248,6 +249,20 @@ def test_allocated_is_predicted(bench, seed):
                             "-fa", flash_attn, "-ctk", types[0], "-ctv", types[1], "--kv-unified" if unified == "on" else "--no-kv-unified",
                             "--json"], capture_output=True, text=True, check=True, timeout=60)
     assert f'{result["predicted"]}' in check.stdout
+
+
+def test_out_of_memory_names_the_group(bench, program, model):
+    # 90 heads of 200,000 positions are 4.3 GiB: over what the process may have
+    base = bench.folder / "large.json"
+    subprocess.run([bench.kv_policy, "make", "uniform", "--window", "200000", "-c", "400000", "-m", model, "-o", base], check=True, timeout=60)
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+    result = subprocess.run([program("bridge-test"), "plan", "-m", model, "-p", base, "-c", "400000", "-ctk", "f16", "-ctv", "f16", "-fa", "on"],
+                            capture_output=True, text=True, timeout=120, preexec_fn=limit)
+    assert result.returncode == 1
+    assert "window 200000: cannot allocate 4398.75 MiB" in result.stderr
 
 
 #

@@ -143,6 +143,31 @@ def test_drafts_change_no_token(tmp_path):
     assert answer["timings"]["draft_n"] > 0  # there were drafts to take back
 
 
+def test_mtp_changes_no_token(tmp_path):
+    model = tmp_path / "qwen35.gguf"
+    tiny_gguf.make_model(model, "qwen35", seed=2, n_nextn=1)
+    policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
+    args = (*EXACT, "--kv-policy", str(policy))
+    prompt = words(3, 300)
+    with ServerProcess(model, tmp_path / "plain.log", *args, ctx=2048) as server:
+        expected, _ = complete(server, prompt, 60)
+    with ServerProcess(model, tmp_path / "mtp.log", *args, "--spec-type", "draft-mtp", "--spec-draft-n-max", "3", ctx=2048) as server:
+        answer = ask(server, prompt, 60)
+    assert answer["tokens"] == expected
+    assert answer["timings"]["draft_n"] > 0
+
+
+def test_overridden_tensors(tmp_path):
+    model = tmp_path / "llama.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2)
+    policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
+    args = (*EXACT, "--kv-policy", str(policy))
+    with ServerProcess(model, tmp_path / "plain.log", *args, ctx=2048) as server:
+        expected, _ = complete(server, words(3, 300))
+    with ServerProcess(model, tmp_path / "ot.log", *args, "-ot", "ffn=CPU", "-ngl", "99", ctx=2048) as server:
+        assert complete(server, words(3, 300))[0] == expected
+
+
 def test_context_shift_goes_on(tmp_path):
     model = tmp_path / "llama.gguf"
     tiny_gguf.make_model(model, "llama", seed=2)
