@@ -76,6 +76,20 @@ static int64_t token_of_cell(const struct reference * ref, int64_t j) {
     return ref->n_shifted > 0 && j < ref->n_shifted ? ref->n_before + j : j;
 }
 
+static int64_t position_of_token(const struct reference * ref, int64_t token) {
+    if (ref->divisor == 0) {
+        return token; // what matters is the distance, which a shift does not change
+    }
+    return token < ref->n_before ? token / ref->divisor : ref->n_before / ref->divisor + token - ref->n_before;
+}
+
+// Dividing brings tokens back into a window that had left it: they are gone. Without rollback a ring holds what the first
+// token of the last ubatch saw.
+static bool is_evicted(const struct reference * ref, int64_t token, int64_t sinks, int64_t recent) {
+    const int64_t n_ubatch = ref->opt->n_ubatch;
+    return ref->divisor > 0 && token >= sinks && token < (ref->n_before - 1) / n_ubatch * n_ubatch - recent + 1;
+}
+
 // scores: [n_kv, n_tokens, n_head]; rows are the tokens of one batch
 static void mask_scores(const struct reference * ref, struct ggml_tensor * t, int32_t row) {
     const struct hwkv_geometry * geo   = hwkv_policy_geometry(ref->policy);
@@ -91,10 +105,11 @@ static void mask_scores(const struct reference * ref, struct ggml_tensor * t, in
         }
         for (int64_t i = 0; i < t->ne[1]; i++) {
             float * scores = data + (h * t->ne[1] + i) * t->ne[0];
-            const int64_t query = ref->first + i;
+            const int64_t query = position_of_token(ref, ref->first + i);
             for (int64_t j = 0; j < t->ne[0]; j++) {
-                const int64_t key = token_of_cell(ref, j);
-                if (key >= sinks && key <= query - (w - sinks)) {
+                const int64_t token = token_of_cell(ref, j);
+                const int64_t key   = position_of_token(ref, token);
+                if ((key >= sinks && key <= query - (w - sinks)) || is_evicted(ref, token, sinks, w - sinks)) {
                     scores[j] = -INFINITY;
                 }
             }
@@ -150,6 +165,7 @@ const float * reference_run(struct reference * ref, const llama_token * tokens, 
     llama_memory_clear(llama_get_memory(ref->ctx), true);
     ref->first     = 0;
     ref->n_shifted = 0;
+    ref->divisor   = 0;
     if (decode_tokens(ref->ctx, tokens, n, 0, 0, n_out) != 0) {
         fprintf(stderr, "the reference failed to decode %d tokens\n", n);
         exit(1);

@@ -27,6 +27,7 @@ struct options {
     int32_t  n_ops;
     int32_t  n_runs;
     int32_t  n_threads;
+    int32_t  divisor;
     const char * text;
     int32_t  rollback;
     uint32_t seed;
@@ -41,7 +42,8 @@ struct reference {
     const struct options     * opt;
     int32_t                    first;     // number of the first token of the current batch
     int32_t                    n_shifted; // tokens taken from the front; their cells are used by what came after
-    int32_t                    n_before;  // tokens there were when that happened
+    int32_t                    n_before;  // tokens there were when that, or a division, happened
+    int32_t                    divisor;   // of the positions of those tokens; 0: none
 };
 
 struct difference {

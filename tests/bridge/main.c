@@ -4,7 +4,7 @@
 //   copies   four copies of one prompt go on side by side
 //   greedy   greedy tokens after a text
 //   hash     a hash of all logits, with or without a policy (no reference)
-//   shift    the front of the context is dropped and the rest moved up
+//   shift    the front of the context is dropped and the rest moved up, or all positions are divided (--div)
 //   plan     what is allocated against what was predicted
 
 #include "harness.h"
@@ -49,6 +49,7 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "-n")    == 0) { opt->n_prompt   = atoi(value); }
         else if (strcmp(key, "-d")    == 0) { opt->n_decode   = atoi(value); }
         else if (strcmp(key, "--ops") == 0) { opt->n_ops      = atoi(value); }
+        else if (strcmp(key, "--div") == 0) { opt->divisor    = atoi(value); }
         else if (strcmp(key, "--runs") == 0) { opt->n_runs    = atoi(value); }
         else if (strcmp(key, "-t")    == 0) { opt->n_threads  = atoi(value); }
         else if (strcmp(key, "-f")    == 0) { opt->text       = value; }

@@ -207,7 +207,7 @@ int run_greedy(struct llama_model * model, const struct options * opt) {
     return 0;
 }
 
-// Drops the first d tokens and moves the others up; policies without sinks, whose windows go by distance, must not notice.
+// Drops the first d tokens and moves the others up, or divides all positions; policies without sinks, whose windows go by distance, must not notice.
 // The reference does the same to the plain cache: K is rotated by both alike.
 int run_shift(struct llama_model * model, const struct options * opt) {
     const int32_t d       = opt->n_prompt / 2;
@@ -231,15 +231,21 @@ int run_shift(struct llama_model * model, const struct options * opt) {
     }
     struct llama_context * both[2] = { ctx, ref.ctx };
     for (int i = 0; i < 2; i++) {
-        llama_memory_seq_rm(llama_get_memory(both[i]), 0, 0, d);
-        llama_memory_seq_add(llama_get_memory(both[i]), 0, d, -1, -d);
+        if (opt->divisor > 0) {
+            llama_memory_seq_div(llama_get_memory(both[i]), 0, 0, -1, opt->divisor);
+        } else {
+            llama_memory_seq_rm(llama_get_memory(both[i]), 0, 0, d);
+            llama_memory_seq_add(llama_get_memory(both[i]), 0, d, -1, -d);
+        }
     }
-    ref.n_shifted = d;
+    ref.n_shifted = opt->divisor > 0 ? 0 : d;
+    ref.divisor   = opt->divisor;
     ref.n_before  = opt->n_prompt;
+    const llama_pos offset = opt->divisor > 0 ? opt->n_prompt - opt->n_prompt / opt->divisor : d;
     struct difference diff = { 0 };
     for (int32_t i = opt->n_prompt; i < n; i++) {
         ref.first = i;
-        if (decode_tokens(ctx, tokens + i, 1, i - d, 0, 1) != 0 || decode_tokens(ref.ctx, tokens + i, 1, i - d, 0, 1) != 0) {
+        if (decode_tokens(ctx, tokens + i, 1, i - offset, 0, 1) != 0 || decode_tokens(ref.ctx, tokens + i, 1, i - offset, 0, 1) != 0) {
             return fail("cannot decode after the shift");
         }
         compare_logits(&diff, llama_get_logits_ith(ctx, 0), llama_get_logits_ith(ref.ctx, 0), n_vocab);

@@ -175,6 +175,12 @@ def test_context_shift(bench, windows):
     check_exact(bench.run("shift", bench.model("llama"), "-p", policy, "-c", 512, "-ub", 32, "-n", 300, "-d", 120, "--rollback", 0))
 
 
+@pytest.mark.parametrize("windows", [WINDOWS, (64,)])
+def test_divided_positions(bench, windows):
+    policy = bench.mixed("llama", 4, 0, windows)
+    check_exact(bench.run("shift", bench.model("llama"), "-p", policy, "-c", 512, "-ub", 32, "-n", 300, "-d", 120, "--rollback", 0, "--div", 2))
+
+
 #
 # devices
 #
