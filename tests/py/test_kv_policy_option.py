@@ -66,15 +66,17 @@ def test_what_does_not_fit_is_one_clear_error(program, model, policy, tmp_path):
     assert 'found no operating point "nope"' in result.stdout + result.stderr
 
 
-def test_bench_compares_policies(program, model, policy):
-    result = run(program("llama-bench"), "-m", model, "-kvp", f"none,{policy}", "-p", 0, "-n", 2, "-d", 1600, "-t", 1, "-r", 1, "-fa", "on",
-                 "-o", "json", timeout=300)
+def test_bench_compares_policies(program, model, tmp_path):
+    policy = tmp_path / "policy.json"
+    run(program("llama-kv-policy"), "make", "uniform", "--window", 64, "-c", 8192, "-m", model, "-o", policy)
+    result = run(program("llama-bench"), "-m", model, "-kvp", f"none,{policy}", "-p", 0, "-n", 2, "-d", 300, "-ub", 64, "-t", 1, "-r", 1,
+                 "-fa", "on", "-o", "json", timeout=300)
     assert result.returncode == 0, result.stderr
     plain, windowed = json.loads(result.stdout)
     assert [plain["kv_policy"], windowed["kv_policy"]] == ["none", str(policy)]
-    # 1602 tokens are 1792 cells; the window takes 1280 of them
-    assert plain["kv_mib"] == pytest.approx(1792 * 90 * 256 / 2**20)
-    assert windowed["kv_mib"] == pytest.approx(1280 * 90 * 256 / 2**20)
+    # 302 tokens are 512 cells; the window takes 64 + 64 to take back + 64 of a ubatch, rounded up to 256
+    assert plain["kv_mib"] == pytest.approx(512 * 90 * 256 / 2**20)
+    assert windowed["kv_mib"] == pytest.approx(256 * 90 * 256 / 2**20)
 
 
 def test_perplexity_takes_it(program, model, policy, tmp_path):
