@@ -55,7 +55,7 @@ def check_libraries(patched, pristine):
 
 
 def n_lines(n_modes):
-    return n_modes * 5 * (1 + 64) + 1  # prompts x (title + steps), end
+    return n_modes * 3 * (1 + 64) + 1  # prompts x (title + steps), end
 
 
 def run(program, model, n_modes, before=""):

@@ -15,8 +15,6 @@
 #define N_TOKEN 1024
 
 static const char * const PROMPTS[] = {
-    "The capital of France is",
-    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
     "<|im_start|>user\nName three rivers and the seas they end in.<|im_end|>\n<|im_start|>assistant\n",
     "\xc3\x84rger, na\xc3\xafve caf\xc3\xa9s and \xe6\x9d\xb1\xe4\xba\xac: ",
     "1 one, 2 two, 3 three, 4 four, 5 five, 6 six, 7 seven, 8 eight, 9 nine, 10 ten, 11 eleven, 12 twelve, 13 thirteen, "

@@ -96,7 +96,7 @@ def test_full_windows_change_no_bit(bench, arch, flash_attn):
 
 @pytest.mark.parametrize("arch", MEMORIES)
 @pytest.mark.parametrize("sinks", [0, 4])
-@pytest.mark.parametrize("ubatch", [1, 15, 16, 17, 64])
+@pytest.mark.parametrize("ubatch", [1, 16, 17, 64])
 def test_every_position_is_exact(bench, arch, sinks, ubatch):
     # all positions are compared, so also w - 1, w and w + 1 of every window; rings of 256 cells wrap in prompt and decode
     args = ("-c", 512, "-ub", ubatch, "-n", 330, "-d", 120)
@@ -322,7 +322,7 @@ def test_default_model_greedy(bench, model, program):
         pytest.skip(f"{text} is not there: it is the text of this test")
     exact = bench.folder / "smollm2-f32.gguf"
     subprocess.run([program("llama-quantize"), "--allow-requantize", model, exact, "f32", "1"], check=True, capture_output=True, timeout=300)
-    # 1792 cells for the largest window: every ring has wrapped before the first new token
-    policy = mixed_for(bench, "smollm2-f32", exact, 4096, (128, 512, 1024))
-    result = bench.run("greedy", exact, "-p", policy, "-f", text, "-c", 4096, "-ub", 512, "-n", 2300, "-d", 256, timeout=1200)
+    # 1024 cells for the largest window: every ring has wrapped before the first new token
+    policy = mixed_for(bench, "smollm2-f32", exact, 4096, (64, 256, 512))
+    result = bench.run("greedy", exact, "-p", policy, "-f", text, "-c", 4096, "-ub", 256, "-n", 1300, "-d", 256, timeout=1200)
     assert result == {"n": 256, "same": 256}
