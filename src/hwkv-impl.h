@@ -18,13 +18,26 @@ int hwkv_fail(struct hwkv_error * err, int code, const char * path, const char *
 
 // hwkv-alloc.c
 
-void * hwkv_alloc (size_t n, size_t size); // zeroed; NULL on overflow or when memory is out
-void   hwkv_free  (void * ptr);            // NULL is fine
-char * hwkv_strdup(const char * text);
+void * hwkv_alloc    (size_t n, size_t size); // zeroed; NULL on overflow or when memory is out
+void * hwkv_alloc_raw(size_t size);           // not zeroed
+void   hwkv_free     (void * ptr);            // NULL is fine
+char * hwkv_strdup   (const char * text);
 // Copies text into a fixed field; what does not fit is cut at a whole UTF-8 character.
-void   hwkv_copy  (char * dst, size_t dst_size, const char * text);
+void   hwkv_copy     (char * dst, size_t dst_size, const char * text);
 // For messages: text in quotes, cut to n bytes at a whole character. buf needs n + 6 bytes.
 const char * hwkv_quote(char * buf, const char * text, size_t n);
+
+// Memory that is taken piece by piece and released at once. Starts zeroed; pieces are not.
+struct hwkv_arena {
+    struct hwkv_chunk * chunks; // the newest first
+    char              * at;     // the free end of the newest
+    size_t              left;
+    void              * last;   // the newest piece
+};
+
+void * hwkv_arena_alloc(struct hwkv_arena * arena, size_t size); // NULL when memory is out
+void   hwkv_arena_undo (struct hwkv_arena * arena, void * ptr);  // gives ptr back if it is the newest piece
+void   hwkv_arena_free (struct hwkv_arena * arena);
 
 // hwkv-scan.c
 
@@ -41,7 +54,11 @@ enum hwkv_json_type { HWKV_JSON_NULL, HWKV_JSON_BOOL, HWKV_JSON_NUMBER, HWKV_JSO
 // Parses strictly: scan, no duplicate keys, no numbers beyond double.
 int  hwkv_json_parse(struct hwkv_json ** out, const char * text, size_t size, struct hwkv_error * err);
 void hwkv_json_free (struct hwkv_json * node);
-void hwkv_json_set_hooks(void * (*alloc)(size_t size), void (*release)(void * ptr));
+// The same for large texts: the nodes are in the arena, and cannot become part of another tree.
+int  hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const char * text, size_t size, struct hwkv_error * err);
+void hwkv_json_free_in (struct hwkv_json * node, struct hwkv_arena * arena);
+// Makes cJSON take its memory from hwkv_set_allocator's.
+void hwkv_json_set_hooks(void);
 
 enum hwkv_json_type      hwkv_json_type  (const struct hwkv_json * node);
 const char             * hwkv_json_type_name(enum hwkv_json_type type);
@@ -52,7 +69,7 @@ const struct hwkv_json * hwkv_json_get   (const struct hwkv_json * object, const
 const char             * hwkv_json_string(const struct hwkv_json * node);
 bool                     hwkv_json_is_true(const struct hwkv_json * node);
 double                   hwkv_json_number(const struct hwkv_json * node);
-int32_t                  hwkv_json_size  (const struct hwkv_json * node);
+int32_t                  hwkv_json_size  (const struct hwkv_json * node);  // of a parsed array or object
 
 // Builders return NULL when memory is out. The add functions take over `value` even when they fail, and accept NULL
 // (then they fail), so that calls can be chained and checked once.
@@ -92,8 +109,43 @@ struct hwkv_policy {
 bool    hwkv_is_hex64(const char * text);
 int32_t hwkv_codebook_index(const struct hwkv_policy * policy, int32_t window); // -1 if it is not there
 
-// hwkv-policy-read.c
+// hwkv-field.c: typed reading with JSON paths
 
+// A node and how it was reached; the path becomes text only when something is wrong there.
+struct hwkv_at {
+    const struct hwkv_at   * up;    // NULL: the root
+    const struct hwkv_json * node;
+    const char             * key;   // NULL: an element
+    int32_t                  index;
+};
+
+struct hwkv_key {
+    const char * name;
+    bool         required;
+};
+
+struct hwkv_at hwkv_at_root   (const struct hwkv_json * node);
+struct hwkv_at hwkv_at_member (const struct hwkv_at * object, const char * key); // its node is NULL if there is none
+struct hwkv_at hwkv_at_element(const struct hwkv_at * array, const struct hwkv_json * node, int32_t index);
+
+int hwkv_fail_at(struct hwkv_error * err, int code, const struct hwkv_at * at, const char * fmt, ...) HWKV_PRINTF(4, 5);
+
+int hwkv_expect_type(const struct hwkv_at * at, enum hwkv_json_type type, struct hwkv_error * err);
+int hwkv_expect_keys(const struct hwkv_at * at, const struct hwkv_key * keys, size_t n, struct hwkv_error * err); // an object with no others
+int hwkv_expect_size(const struct hwkv_at * at, int32_t n, const char * what, struct hwkv_error * err);           // an array
+
+int hwkv_read_number(double * out, const struct hwkv_at * at, struct hwkv_error * err);
+int hwkv_read_window(int32_t * out, const struct hwkv_at * at, struct hwkv_error * err); // a positive integer or "full"
+
+// Members that are known to be there. |min| and |max| are at most 2^53.
+int hwkv_read_int64(int64_t * out, const struct hwkv_at * object, const char * key, int64_t min, int64_t max, struct hwkv_error * err);
+int hwkv_read_int32(int32_t * out, const struct hwkv_at * object, const char * key, int32_t min, int32_t max, struct hwkv_error * err);
+int hwkv_read_text (char * out, size_t out_size, const struct hwkv_at * object, const char * key, struct hwkv_error * err);
+int hwkv_read_hash (char out[65], const struct hwkv_at * object, const char * key, bool may_be_empty, struct hwkv_error * err);
+
+// hwkv-point-read.c, hwkv-policy-read.c
+
+int hwkv_policy_read_points(struct hwkv_policy * policy, const struct hwkv_at * at, struct hwkv_error * err);
 int hwkv_policy_read_json(struct hwkv_policy ** out, const struct hwkv_json * root, struct hwkv_error * err);
 
 #endif // HWKV_IMPL_H

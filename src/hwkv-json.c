@@ -5,7 +5,6 @@
 #include <cjson/cJSON.h>
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,35 +16,65 @@ static struct hwkv_json * to_node(cJSON * item) {
     return (struct hwkv_json *) (void *) item;
 }
 
-void hwkv_json_set_hooks(void * (*alloc)(size_t size), void (*release)(void * ptr)) {
-    cJSON_Hooks hooks = { alloc, release };
-    cJSON_InitHooks(alloc && release ? &hooks : NULL);
+//
+// memory
+//
+
+// Where the nodes of the text go that this thread is parsing. Outside of parsing the hooks below are plain, so other
+// users of cJSON in the process notice nothing.
+static _Thread_local struct hwkv_arena * t_arena;
+
+static void * hook_alloc(size_t size) {
+    return t_arena ? hwkv_arena_alloc(t_arena, size) : hwkv_alloc_raw(size);
+}
+
+static void hook_free(void * ptr) {
+    if (t_arena) {
+        hwkv_arena_undo(t_arena, ptr);
+    } else {
+        hwkv_free(ptr);
+    }
+}
+
+// cJSON's hooks are global. Setting them before main races with nobody, and a program that sets its own later keeps
+// them: then the arena stays empty and nodes are released one by one.
+#if defined(__GNUC__)
+__attribute__((constructor))
+#endif
+void hwkv_json_set_hooks(void) {
+    cJSON_Hooks hooks = { hook_alloc, hook_free };
+    cJSON_InitHooks(&hooks);
 }
 
 void hwkv_json_free(struct hwkv_json * node) {
     cJSON_Delete((cJSON *) (void *) node);
 }
 
+void hwkv_json_free_in(struct hwkv_json * node, struct hwkv_arena * arena) {
+    if (arena && arena->chunks) {
+        hwkv_arena_free(arena);
+    } else {
+        hwkv_json_free(node);
+    }
+}
+
 //
 // strictness that cJSON lacks
 //
+
+static int kind(const cJSON * item) {
+    return item->type & 0xFF;
+}
 
 static int compare_keys(const void * a, const void * b) {
     return strcmp(*(const char * const *) a, *(const char * const *) b);
 }
 
 // Sorting keeps an object with a million members from taking forever.
-static int check_duplicates(const cJSON * object, const char * path, struct hwkv_error * err) {
-    size_t n = 0;
-    for (const cJSON * it = object->child; it; it = it->next) {
-        n++;
-    }
-    if (n < 2) {
-        return 0;
-    }
+static int check_duplicates(const cJSON * object, size_t n, const struct hwkv_at * at, struct hwkv_error * err) {
     const char ** keys = hwkv_alloc(n, sizeof(*keys));
     if (!keys) {
-        return hwkv_fail(err, HWKV_ERR_NOMEM, path, "out of memory");
+        return hwkv_fail_at(err, HWKV_ERR_NOMEM, at, "out of memory");
     }
     n = 0;
     for (const cJSON * it = object->child; it; it = it->next) {
@@ -55,56 +84,60 @@ static int check_duplicates(const cJSON * object, const char * path, struct hwkv
     int status = 0;
     for (size_t i = 1; i < n && status == 0; i++) {
         if (strcmp(keys[i - 1], keys[i]) == 0) {
-            status = hwkv_fail(err, HWKV_ERR_DUPLICATE_KEY, path, "found the key \"%s\" twice, expected it once", keys[i]);
+            status = hwkv_fail_at(err, HWKV_ERR_DUPLICATE_KEY, at, "found the key \"%s\" twice, expected it once", keys[i]);
         }
     }
     hwkv_free(keys);
     return status;
 }
 
-static int check_tree(const cJSON * item, char * path, size_t path_size, struct hwkv_error * err) {
-    if (cJSON_IsNumber(item) && !isfinite(item->valuedouble)) {
-        return hwkv_fail(err, HWKV_ERR_NOT_FINITE, path, "found a number beyond the range of a double, expected a finite one");
+static int check_tree(cJSON * item, const struct hwkv_at * at, struct hwkv_error * err) {
+    if (kind(item) == cJSON_Number && !isfinite(item->valuedouble)) {
+        return hwkv_fail_at(err, HWKV_ERR_NOT_FINITE, at, "found a number beyond the range of a double, expected a finite one");
     }
-    int status = cJSON_IsObject(item) ? check_duplicates(item, path, err) : 0;
-    const size_t end = strlen(path);
-    size_t i = 0;
-    for (const cJSON * it = item->child; it && status == 0; it = it->next, i++) {
-        // a path is worth building only for what can be at fault
-        if (it->child || (cJSON_IsNumber(it) && !isfinite(it->valuedouble))) {
-            if (cJSON_IsObject(item)) {
-                snprintf(path + end, path_size - end, ".");
-                hwkv_copy(path + strlen(path), path_size - strlen(path), it->string);
-            } else {
-                snprintf(path + end, path_size - end, "[%zu]", i);
-            }
-            status = check_tree(it, path, path_size, err);
-            path[end] = '\0';
-        }
+    // cJSON leaves the valueint of arrays and objects zero and would count their children anew each time
+    bool leaves = true;
+    for (const cJSON * it = item->child; it; it = it->next) {
+        item->valueint++;
+        leaves = leaves && !it->child && !(kind(it) == cJSON_Number && !isfinite(it->valuedouble));
+    }
+    const bool object = kind(item) == cJSON_Object;
+    int status = object && item->valueint > 1 ? check_duplicates(item, (size_t) item->valueint, at, err) : 0;
+    int32_t index = 0;
+    for (cJSON * it = leaves ? NULL : item->child; it && status == 0; it = it->next, index++) {
+        const struct hwkv_at at_child = { .up = at, .node = to_node(it), .key = object ? it->string : NULL, .index = index };
+        status = check_tree(it, &at_child, err);
     }
     return status;
 }
 
-int hwkv_json_parse(struct hwkv_json ** out, const char * text, size_t size, struct hwkv_error * err) {
+int hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const char * text, size_t size, struct hwkv_error * err) {
     *out = NULL;
     int status = hwkv_scan(text, size, err);
     if (status) {
         return status;
     }
     // the text is known to be good, so all that can fail is memory
-    const char * end  = NULL;
-    cJSON      * item = cJSON_ParseWithLengthOpts(text, size, &end, false);
-    if (!item) {
-        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    const char * end = NULL;
+    t_arena = arena;
+    cJSON * item = cJSON_ParseWithLengthOpts(text, size, &end, false);
+    t_arena = NULL;
+    if (item) {
+        const struct hwkv_at at = hwkv_at_root(to_node(item));
+        status = check_tree(item, &at, err);
+    } else {
+        status = hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
-    char path[sizeof(err->path)] = "$";
-    status = check_tree(item, path, sizeof(path), err);
     if (status) {
-        cJSON_Delete(item);
+        hwkv_json_free_in(to_node(item), arena);
         return status;
     }
     *out = to_node(item);
     return 0;
+}
+
+int hwkv_json_parse(struct hwkv_json ** out, const char * text, size_t size, struct hwkv_error * err) {
+    return hwkv_json_parse_in(out, NULL, text, size, err);
 }
 
 //
@@ -112,20 +145,15 @@ int hwkv_json_parse(struct hwkv_json ** out, const char * text, size_t size, str
 //
 
 enum hwkv_json_type hwkv_json_type(const struct hwkv_json * node) {
-    const cJSON * item = from_node(node);
-    if (cJSON_IsObject(item)) {
-        return HWKV_JSON_OBJECT;
+    switch (kind(from_node(node))) {
+        case cJSON_Object: return HWKV_JSON_OBJECT;
+        case cJSON_Array:  return HWKV_JSON_ARRAY;
+        case cJSON_String: return HWKV_JSON_STRING;
+        case cJSON_Number: return HWKV_JSON_NUMBER;
+        case cJSON_True:
+        case cJSON_False:  return HWKV_JSON_BOOL;
+        default:           return HWKV_JSON_NULL;
     }
-    if (cJSON_IsArray(item)) {
-        return HWKV_JSON_ARRAY;
-    }
-    if (cJSON_IsString(item)) {
-        return HWKV_JSON_STRING;
-    }
-    if (cJSON_IsNumber(item)) {
-        return HWKV_JSON_NUMBER;
-    }
-    return cJSON_IsBool(item) ? HWKV_JSON_BOOL : HWKV_JSON_NULL;
 }
 
 const char * hwkv_json_type_name(enum hwkv_json_type type) {
@@ -162,7 +190,7 @@ double hwkv_json_number(const struct hwkv_json * node) {
 }
 
 int32_t hwkv_json_size(const struct hwkv_json * node) {
-    return cJSON_GetArraySize(from_node(node));
+    return from_node(node)->valueint;
 }
 
 //

@@ -8,7 +8,6 @@
 #include <string.h>
 
 struct hwkv_plan {
-    int32_t             n_full;
     int32_t             n_group;
     struct hwkv_group * groups;      // [n_group]
     int32_t           * group_of;    // [n_unit]
@@ -102,45 +101,63 @@ static uint64_t plain_size(const struct hwkv_plan * plan, const struct hwkv_geom
     return bytes * plan->n_ctx_seq * plan->n_stream;
 }
 
-static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
-    int32_t n = 0;
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        const struct hwkv_layer * l = &geo->layers[row];
-        int32_t * start = plan->head_start + (size_t) row * (size_t) (plan->n_group + 1);
-        for (int32_t ig = 0; ig < plan->n_group; ig++) {
-            struct hwkv_group * g = &plan->groups[ig];
-            start[ig] = n;
-            for (int32_t ih = 0; ih < l->n_head_kv; ih++) {
-                if (plan->group_of[plan->row_start[row] + ih] == ig) {
-                    plan->heads[n++] = ih;
-                }
-            }
-            const int32_t  n_head = n - start[ig];
-            const uint64_t rows   = (uint64_t) g->n_cells * plan->n_stream;
-            g->n_layer += n_head > 0;
-            g->n_head  += n_head;
-            g->k_size  += hwkv_type_row_size(p->type_k, (int64_t) n_head * l->head_dim_k) * rows;
-            g->v_size  += hwkv_type_row_size(p->type_v, (int64_t) n_head * l->head_dim_v) * rows;
-        }
-        start[plan->n_group] = n;
+// Place of a window in the order of the groups: 0 for full, then ascending.
+static int32_t window_rank(const struct hwkv_policy * policy, int32_t window, uint32_t n_ctx_seq) {
+    if ((uint32_t) window >= n_ctx_seq) {
+        return 0;
     }
+    int32_t rank = 1;
+    for (int32_t i = 0; i < policy->n_codebook; i++) {
+        rank += policy->codebook[i] < window;
+    }
+    return rank;
 }
 
 // Full first, then ascending windows; entries that no head uses make no group.
 static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * policy, const int32_t * windows, const struct hwkv_plan_params * p) {
     const int32_t n_unit = hwkv_policy_n_unit(policy);
-    for (int32_t pass = 0; pass < policy->n_codebook; pass++) {
-        const int32_t window = pass == 0 ? HWKV_FULL : policy->codebook[pass - 1];
-        bool used = false;
-        for (int32_t u = 0; u < n_unit; u++) {
-            const int32_t w = (uint32_t) windows[u] >= plan->n_ctx_seq ? HWKV_FULL : windows[u];
-            if (w == window) {
-                plan->group_of[u] = plan->n_group;
-                used = true;
-            }
-        }
-        if (used) {
+    int32_t group[HWKV_CODE_MAX]; // of a rank
+    bool    used [HWKV_CODE_MAX] = { false };
+    for (int32_t u = 0; u < n_unit; u++) {
+        plan->group_of[u] = window_rank(policy, windows[u], plan->n_ctx_seq);
+        used[plan->group_of[u]] = true;
+    }
+    for (int32_t rank = 0; rank < policy->n_codebook; rank++) {
+        const int32_t window = rank == 0 ? HWKV_FULL : policy->codebook[rank - 1];
+        group[rank] = plan->n_group;
+        if (used[rank]) {
             plan->groups[plan->n_group++] = (struct hwkv_group) { .window = window, .n_cells = group_cells(plan, window, p) };
+        }
+    }
+    for (int32_t u = 0; u < n_unit; u++) {
+        plan->group_of[u] = group[plan->group_of[u]];
+    }
+}
+
+// The heads of every layer sorted by group, and what they add to the groups.
+static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        const struct hwkv_layer * l = &geo->layers[row];
+        const int32_t * group_of = plan->group_of + plan->row_start[row];
+        int32_t       * start    = plan->head_start + (size_t) row * (size_t) (plan->n_group + 1);
+        int32_t count[HWKV_CODE_MAX] = { 0 };
+        int32_t next [HWKV_CODE_MAX];
+        for (int32_t ih = 0; ih < l->n_head_kv; ih++) {
+            count[group_of[ih]]++;
+        }
+        start[0] = plan->row_start[row];
+        for (int32_t ig = 0; ig < plan->n_group; ig++) {
+            struct hwkv_group * g = &plan->groups[ig];
+            const uint64_t rows = (uint64_t) g->n_cells * plan->n_stream;
+            next[ig]      = start[ig];
+            start[ig + 1] = start[ig] + count[ig];
+            g->n_layer += count[ig] > 0;
+            g->n_head  += count[ig];
+            g->k_size  += hwkv_type_row_size(p->type_k, (int64_t) count[ig] * l->head_dim_k) * rows;
+            g->v_size  += hwkv_type_row_size(p->type_v, (int64_t) count[ig] * l->head_dim_v) * rows;
+        }
+        for (int32_t ih = 0; ih < l->n_head_kv; ih++) {
+            plan->heads[next[group_of[ih]]++] = ih;
         }
     }
 }
@@ -149,7 +166,6 @@ static int plan_alloc(struct hwkv_plan * plan, const struct hwkv_policy * policy
     const size_t n_unit = (size_t) hwkv_policy_n_unit(policy);
     const size_t n_full = (size_t) policy->geo.n_full;
     const size_t n_code = (size_t) policy->n_codebook;
-    plan->n_full     = policy->geo.n_full;
     plan->groups     = hwkv_alloc(n_code, sizeof(*plan->groups));
     plan->group_of   = hwkv_alloc(n_unit, sizeof(*plan->group_of));
     plan->heads      = hwkv_alloc(n_unit, sizeof(*plan->heads));

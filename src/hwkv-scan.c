@@ -51,18 +51,14 @@ static int scan_unexpected(struct scan * s, const char * expected) {
     return scan_fail(s, HWKV_ERR_PARSE, text.msg);
 }
 
-static void skip_space(struct scan * s) {
-    while (s->at < s->size) {
-        const unsigned char c = s->text[s->at];
-        if (c != ' ' && c != '\t' && c != '\n' && c != '\r') {
-            break;
-        }
-        s->at++;
-    }
-}
-
 static int peek(const struct scan * s) {
     return s->at < s->size ? s->text[s->at] : -1;
+}
+
+static void skip_space(struct scan * s) {
+    for (int c = peek(s); c == ' ' || c == '\n' || c == '\t' || c == '\r'; c = peek(s)) {
+        s->at++;
+    }
 }
 
 static bool is_digit(int c) {
@@ -343,6 +339,15 @@ bool hwkv_is_utf8(const char * text) {
 int hwkv_scan(const char * text, size_t size, struct hwkv_error * err) {
     struct scan s = { (const unsigned char *) text, size, 0, err };
     while (s.at < size) {
+        // most text is ASCII: eight bytes at once
+        uint64_t eight;
+        if (size - s.at >= sizeof(eight)) {
+            memcpy(&eight, s.text + s.at, sizeof(eight));
+            if ((eight & 0x8080808080808080u) == 0) {
+                s.at += sizeof(eight);
+                continue;
+            }
+        }
         const size_t n = utf8_length(s.text + s.at, size - s.at);
         if (n == 0) {
             return scan_fail(&s, HWKV_ERR_UTF8, "found bytes that are not UTF-8, expected UTF-8 text");

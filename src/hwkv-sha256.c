@@ -20,32 +20,59 @@ static uint32_t rotr(uint32_t x, int n) {
     return (x >> n) | (x << (32 - n));
 }
 
-static void compress(uint32_t h[8], const unsigned char block[64]) {
-    uint32_t w[64];
+// Round i + j. Instead of moving eight words along, the next round is given them under shifted names.
+#define ROUND(a, b, c, d, e, f, g, h, j)                                                                                      \
+    do {                                                                                                                      \
+        const uint32_t t1 = (h) + (rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25)) + ((g) ^ ((e) & ((f) ^ (g)))) + K[i + (j)] + w[j]; \
+        (d) += t1;                                                                                                            \
+        (h) = t1 + (rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22)) + (((a) & (b)) | ((c) & ((a) | (b))));                            \
+    } while (0)
+
+// The next 16 words of the message schedule in place of the last 16.
+static void schedule(uint32_t w[16]) {
+    for (int i = 0; i < 16; i++) {
+        const uint32_t w1  = w[(i + 1) & 15];
+        const uint32_t w14 = w[(i + 14) & 15];
+        w[i] += (rotr(w1, 7) ^ rotr(w1, 18) ^ (w1 >> 3)) + w[(i + 9) & 15] + (rotr(w14, 17) ^ rotr(w14, 19) ^ (w14 >> 10));
+    }
+}
+
+static void compress(uint32_t state[8], const unsigned char block[64]) {
+    uint32_t w[16];
     for (int i = 0; i < 16; i++) {
         w[i] = (uint32_t) block[4*i] << 24 | (uint32_t) block[4*i + 1] << 16 | (uint32_t) block[4*i + 2] << 8 | block[4*i + 3];
     }
-    for (int i = 16; i < 64; i++) {
-        const uint32_t s0 = rotr(w[i - 15], 7) ^ rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-        const uint32_t s1 = rotr(w[i - 2], 17) ^ rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-        w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+    uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+    uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+    for (int i = 0; i < 64; i += 16) {
+        if (i > 0) {
+            schedule(w);
+        }
+        ROUND(a, b, c, d, e, f, g, h, 0);
+        ROUND(h, a, b, c, d, e, f, g, 1);
+        ROUND(g, h, a, b, c, d, e, f, 2);
+        ROUND(f, g, h, a, b, c, d, e, 3);
+        ROUND(e, f, g, h, a, b, c, d, 4);
+        ROUND(d, e, f, g, h, a, b, c, 5);
+        ROUND(c, d, e, f, g, h, a, b, 6);
+        ROUND(b, c, d, e, f, g, h, a, 7);
+        ROUND(a, b, c, d, e, f, g, h, 8);
+        ROUND(h, a, b, c, d, e, f, g, 9);
+        ROUND(g, h, a, b, c, d, e, f, 10);
+        ROUND(f, g, h, a, b, c, d, e, 11);
+        ROUND(e, f, g, h, a, b, c, d, 12);
+        ROUND(d, e, f, g, h, a, b, c, 13);
+        ROUND(c, d, e, f, g, h, a, b, 14);
+        ROUND(b, c, d, e, f, g, h, a, 15);
     }
-
-    uint32_t v[8];
-    memcpy(v, h, sizeof(v));
-    for (int i = 0; i < 64; i++) {
-        const uint32_t s1  = rotr(v[4], 6) ^ rotr(v[4], 11) ^ rotr(v[4], 25);
-        const uint32_t ch  = (v[4] & v[5]) ^ (~v[4] & v[6]);
-        const uint32_t t1  = v[7] + s1 + ch + K[i] + w[i];
-        const uint32_t s0  = rotr(v[0], 2) ^ rotr(v[0], 13) ^ rotr(v[0], 22);
-        const uint32_t maj = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        memmove(v + 1, v, 7 * sizeof(v[0]));
-        v[4] += t1;
-        v[0]  = t1 + s0 + maj;
-    }
-    for (int i = 0; i < 8; i++) {
-        h[i] += v[i];
-    }
+    state[0] += a;
+    state[1] += b;
+    state[2] += c;
+    state[3] += d;
+    state[4] += e;
+    state[5] += f;
+    state[6] += g;
+    state[7] += h;
 }
 
 void hwkv_sha256_init(struct hwkv_sha256 * s) {
@@ -61,6 +88,12 @@ void hwkv_sha256_update(struct hwkv_sha256 * s, const void * data, size_t size) 
     size_t fill = (size_t) (s->n % 64);
     s->n += size;
     while (size > 0) {
+        if (fill == 0 && size >= 64) {
+            compress(s->h, p);
+            p    += 64;
+            size -= 64;
+            continue;
+        }
         const size_t take = size < 64 - fill ? size : 64 - fill;
         memcpy(s->buf + fill, p, take);
         fill += take;

@@ -5,6 +5,7 @@
 #include "hwkv.h"
 #include "testing.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -36,6 +37,39 @@ static struct hwkv_policy * make_large(const int32_t * windows, const double * s
     const struct hwkv_point_params point = { .name = "p", .method = "seeded", .windows = windows, .scores = scores };
     CHECK_EQ_INT(hwkv_policy_add_point(policy, &point, NULL), 0);
     return policy;
+}
+
+struct load {
+    const char    * text;
+    const int32_t * windows;
+    int             n_wrong;
+};
+
+static void * load_often(void * arg) {
+    struct load * load = arg;
+    for (int i = 0; i < 4; i++) {
+        struct hwkv_policy * policy = NULL;
+        load->n_wrong += hwkv_policy_parse(&policy, load->text, strlen(load->text), NULL) != 0 ||
+                         memcmp(hwkv_policy_point(policy, 0)->windows, load->windows, N_LAYER * N_HEAD * sizeof(*load->windows)) != 0;
+        hwkv_policy_free(policy);
+    }
+    return NULL;
+}
+
+// cJSON's allocator is global, ours must keep the threads apart
+static void test_large__two_threads(const int32_t * windows) {
+    struct hwkv_policy * policy = make_large(windows, NULL);
+    char * text = NULL;
+    CHECK_EQ_INT(hwkv_policy_print(&text, policy, NULL), 0);
+    struct load loads[2] = { { text, windows, 0 }, { text, windows, 0 } };
+    pthread_t thread;
+    CHECK_EQ_INT(pthread_create(&thread, NULL, load_often, &loads[0]), 0);
+    load_often(&loads[1]);
+    CHECK_EQ_INT(pthread_join(thread, NULL), 0);
+    CHECK_EQ_INT(loads[0].n_wrong, 0);
+    CHECK_EQ_INT(loads[1].n_wrong, 0);
+    hwkv_string_free(text);
+    hwkv_policy_free(policy);
 }
 
 static void run(const char * what, const int32_t * windows, const double * scores) {
@@ -84,6 +118,7 @@ int main(void) {
     }
     run("windows", windows, NULL);
     run("windows and scores", windows, scores);
+    test_large__two_threads(windows);
     free(windows);
     free(scores);
     return testing_result();

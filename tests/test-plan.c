@@ -174,6 +174,56 @@ static void test_plan__refuses(void) {
     hwkv_policy_free(policy);
 }
 
+// One layer of 256 heads with windows drawn from a codebook of 64: every head in the group of its window, groups in
+// order, heads ascending.
+static void test_plan__many_groups(void) {
+    enum { N_HEAD = 256, N_CODE = 64 };
+    int32_t  codebook[N_CODE];
+    int32_t  windows[N_HEAD];
+    uint32_t state = 7;
+    for (int i = 0; i < N_CODE; i++) {
+        codebook[i] = i == N_CODE - 1 ? HWKV_FULL : 16 * (i + 1);
+    }
+    for (int i = 0; i < N_HEAD; i++) {
+        state = state * 1664525u + 1013904223u;
+        windows[i] = codebook[(state >> 24) % N_CODE / 3 * 3]; // two thirds of the entries stay unused
+    }
+    struct hwkv_layer layer = { 0, N_HEAD, N_HEAD, 64, 64 };
+    struct hwkv_geometry geo = { .n_layer = 1, .n_full = 1, .layers = &layer };
+    struct hwkv_policy_params policy_params = hwkv_policy_params_default();
+    policy_params.geometry   = &geo;
+    policy_params.context    = 8192;
+    policy_params.codebook   = codebook;
+    policy_params.n_codebook = N_CODE;
+    struct hwkv_policy * policy = NULL;
+    CHECK_EQ_INT(hwkv_policy_init(&policy, &policy_params, NULL), 0);
+    const struct hwkv_point_params point = { .name = "p", .method = "drawn", .windows = windows };
+    CHECK_EQ_INT(hwkv_policy_add_point(policy, &point, NULL), 0);
+
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx = 512; // entries from 512 on are full
+    struct hwkv_plan * plan = NULL;
+    CHECK_EQ_INT(hwkv_plan_init(&plan, policy, 0, &params, NULL), 0);
+    int32_t n_seen = 0;
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ig++) {
+        const struct hwkv_group * g = hwkv_plan_group(plan, ig);
+        CHECK(ig == 0 ? g->window == HWKV_FULL : g->window < 512);
+        CHECK(ig < 2 || g->window > hwkv_plan_group(plan, ig - 1)->window);
+        int32_t n = 0;
+        const int32_t * heads = hwkv_plan_heads(plan, ig, 0, &n);
+        CHECK(n > 0 && n == g->n_head);
+        for (int32_t i = 0; i < n; i++) {
+            CHECK_EQ_INT(windows[heads[i]] >= 512 ? HWKV_FULL : windows[heads[i]], g->window);
+            CHECK(i == 0 || heads[i] > heads[i - 1]);
+            CHECK_EQ_INT(hwkv_plan_group_of(plan, 0, heads[i]), ig);
+        }
+        n_seen += n;
+    }
+    CHECK_EQ_INT(n_seen, N_HEAD);
+    hwkv_plan_free(plan);
+    hwkv_policy_free(policy);
+}
+
 int main(void) {
     test_plan__one_sequence();
     test_plan__unified_slots();
@@ -182,6 +232,7 @@ int main(void) {
     test_plan__all_full_is_the_plain_cache();
     test_plan__without_flash_attention();
     test_plan__quantised();
+    test_plan__many_groups();
     test_plan__refuses();
     return testing_result();
 }
