@@ -10,6 +10,7 @@
 #include <string.h>
 
 #ifndef _WIN32
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -59,12 +60,13 @@ int hwkv_policy_parse(struct hwkv_policy ** out, const char * text, size_t size,
     if (size > HWKV_FILE_MAX) {
         return hwkv_fail(err, HWKV_ERR_TOO_LARGE, NULL, "found %zu bytes, expected at most %u", size, HWKV_FILE_MAX);
     }
-    struct hwkv_json * root = NULL;
-    int status = hwkv_json_parse(&root, text, size, err);
+    struct hwkv_arena  arena = { 0 };
+    struct hwkv_json * root  = NULL;
+    int status = hwkv_json_parse_in(&root, &arena, text, size, err);
     if (status == 0) {
         status = hwkv_policy_read_json(out, root, err);
     }
-    hwkv_json_free(root);
+    hwkv_json_free_in(root, &arena);
     if (status == 0) {
         struct hwkv_sha256 s;
         hwkv_sha256_init(&s);
@@ -97,11 +99,24 @@ int hwkv_policy_load(struct hwkv_policy ** out, const char * path, struct hwkv_e
     return status;
 }
 
-static int write_all(FILE * file, const char * text, struct hwkv_error * err) {
+// A device or a pipe is written to as it is: renaming a file over it would remove it.
+static bool is_special(const char * path) {
+#ifndef _WIN32
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+#else
+    (void) path;
+    return false;
+#endif
+}
+
+static int write_all(FILE * file, const char * text, bool sync, struct hwkv_error * err) {
     const size_t size = strlen(text);
     bool ok = fwrite(text, 1, size, file) == size && fflush(file) == 0;
 #ifndef _WIN32
-    ok = ok && fsync(fileno(file)) == 0;
+    ok = ok && (!sync || fsync(fileno(file)) == 0);
+#else
+    (void) sync;
 #endif
     const int saved = errno;
     if (fclose(file) != 0 || !ok) {
@@ -125,16 +140,19 @@ int hwkv_policy_save(const struct hwkv_policy * policy, const char * path, struc
         hwkv_free(text);
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
+    const bool special = is_special(path);
 #ifndef _WIN32
     snprintf(temp, temp_size, "%s.%ld.tmp", path, (long) getpid());
 #else
     snprintf(temp, temp_size, "%s.tmp", path);
 #endif
-    FILE * file = fopen(temp, "wb");
+    FILE * file = fopen(special ? path : temp, "wb");
     if (!file) {
         status = hwkv_fail(err, HWKV_ERR_IO, NULL, "cannot write: %s", strerror(errno));
+    } else if (special) {
+        status = write_all(file, text, false, err);
     } else {
-        status = write_all(file, text, err);
+        status = write_all(file, text, true, err);
         if (status == 0 && rename(temp, path) != 0) {
             status = hwkv_fail(err, HWKV_ERR_IO, NULL, "cannot write: %s", strerror(errno));
         }
