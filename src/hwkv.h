@@ -340,6 +340,45 @@ uint64_t                  hwkv_plan_size      (const struct hwkv_plan * plan);  
 uint64_t                  hwkv_plan_size_plain(const struct hwkv_plan * plan);  // bytes of llama.cpp's own cache for the same layers
 
 //
+// replay: attention outputs under every candidate window, from one trace
+//
+
+// One KV head of one traced layer. Positions are 0-based and contiguous: row i of k and v is position i.
+struct hwkv_trace_head {
+    int32_t       n_pos;       // rows of k and v
+    int32_t       n_q_head;    // query heads that share the KV head
+    int32_t       dim_k;
+    int32_t       dim_v;
+    const float * k;           // [n_pos][dim_k], as the cache rounds them
+    const float * v;           // [n_pos][dim_v]
+    float         scale;       // of the logits
+    float         softcap;     // c > 0: logits become c*tanh(logit/c)
+    const float * sink_logit;  // [n_q_head] extra logit without a value in the softmax (learned attention sinks), or NULL
+};
+
+struct hwkv_replay_params {
+    const int32_t * codebook;  // ascending, last one HWKV_FULL
+    int32_t         n_codebook;
+    int32_t         sinks;     // a finite window w is the first `sinks` and the w - sinks newest positions
+    int32_t         n_thread;  // the same numbers come out whatever it is
+};
+
+// q: [n_query][n_q_head][dim_k], at positions pos: [n_query], in any order; out: [n_query][n_q_head][n_codebook][dim_v];
+// mass: [n_query][n_q_head][n_codebook] attention mass of the full history that the window omits, or NULL.
+// A query at position t sees [0, t]; under a window w <= t only [0, sinks) and [t - (w - sinks) + 1, t].
+// NaN or infinity in what is seen is HWKV_ERR_NOT_FINITE; logits too large for a float count as the largest.
+int hwkv_replay(const struct hwkv_trace_head * head, const struct hwkv_replay_params * params, const float * q, const int32_t * pos,
+                int32_t n_query, float * out, float * mass, struct hwkv_error * err);
+
+// Stabilised cosine of the paper: vectors of norm <= 1e-12 count as zero; both zero 1, one zero 0. Sums in double, in
+// index order; equal vectors give exactly 1.
+double hwkv_cosine(const float * a, const float * b, int32_t n);
+
+// n unique values of [first, first + count), ascending, all of them if n >= count; from (seed, stream) by a generator of
+// our own, so that the same numbers come everywhere. Returns how many.
+int32_t hwkv_sample(int32_t * out, int32_t n, int32_t first, int32_t count, uint64_t seed, uint64_t stream);
+
+//
 // sha256
 //
 
