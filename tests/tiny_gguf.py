@@ -3,7 +3,9 @@
     make_model("tiny.gguf", "qwen35", seed=1)
     python tests/tiny_gguf.py ARCH FILE [--seed N]
 
-Weights are random with the scale of a fresh network, so outputs are noise but finite and far from uniform.
+Weights are random, with the scales of a fresh network but for three things, all for comparisons of logits: attention is
+sharp, so that one key more or less is seen; what a layer adds is small beside what was there, so that rounding in one does
+not grow through the others; logits are flat, so that two that rounding can swap are less than 0.001 apart.
 """
 
 from __future__ import annotations
@@ -15,6 +17,11 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+
+
+SHARPNESS = 2.0  # standard deviation of the attention scores
+BRANCH = 0.3     # of what gemma's layers add, after their norms
+LOGITS = 0.25    # of the logits
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,8 @@ class _Writer:
     def f32(self, key: str, value: float) -> None:
         self.gguf.add_float32(f"{self.arch}.{key}", value)
 
-    def matrix(self, name: str, n_in: int, n_out: int, *more: int) -> None:
-        data = self.rng(name).standard_normal((*more, n_out, n_in)) / np.sqrt(n_in)
+    def matrix(self, name: str, n_in: int, n_out: int, *more: int, scale: float = 1.0) -> None:
+        data = self.rng(name).standard_normal((*more, n_out, n_in)) * scale / np.sqrt(n_in)
         self.gguf.add_tensor(name, data.astype(np.float16 if self.config.dtype == "f16" else np.float32))
 
     def bias(self, name: str, *shape: int) -> None:
@@ -137,8 +144,9 @@ def _write_common(w: _Writer) -> int:
     w.gguf.add_eos_token_id(2)
     w.gguf.add_add_bos_token(True)
 
-    w.matrix("token_embd.weight", c.n_embd, len(tokens))
-    w.norm("output_norm.weight", c.n_embd)
+    # gemma multiplies by sqrt(n_embd) itself
+    w.matrix("token_embd.weight", c.n_embd, len(tokens), scale=1.0 if w.arch.startswith("gemma") else c.n_embd**0.5)
+    w.norm("output_norm.weight", c.n_embd, LOGITS)
     return len(tokens)
 
 
@@ -164,7 +172,7 @@ def _write_qkvo(w: _Writer, il: int, *, norms: bool, gated: bool = False, biases
     d = head_dim or c.head_dim
     n_kv = n_head_kv or c.n_head_kv
     n_q = c.n_head * d * (2 if gated else 1)
-    w.matrix(f"blk.{il}.attn_q.weight", c.n_embd, n_q)
+    w.matrix(f"blk.{il}.attn_q.weight", c.n_embd, n_q, scale=1.0 if norms else SHARPNESS)
     w.matrix(f"blk.{il}.attn_output.weight", c.n_head * d, c.n_embd)
     if kv:
         w.matrix(f"blk.{il}.attn_k.weight", c.n_embd, n_kv * d)
@@ -175,7 +183,7 @@ def _write_qkvo(w: _Writer, il: int, *, norms: bool, gated: bool = False, biases
             w.bias(f"blk.{il}.attn_{name}.bias", n)
     if norms:
         # gemma4 doesn't divide scores by sqrt(d): its norm has learnt to
-        w.norm(f"blk.{il}.attn_q_norm.weight", d, d**-0.5 if w.arch == "gemma4" else 1.0)
+        w.norm(f"blk.{il}.attn_q_norm.weight", d, SHARPNESS * (d**-0.5 if w.arch == "gemma4" else 1.0))
         if kv:
             w.norm(f"blk.{il}.attn_k_norm.weight", d)
 
@@ -247,10 +255,10 @@ def _write_gemma3(w: _Writer, _n_vocab: int) -> None:
     for il in range(c.n_layer):
         w.norm(f"blk.{il}.attn_norm.weight", c.n_embd)
         _write_qkvo(w, il, norms=True)
-        w.norm(f"blk.{il}.post_attention_norm.weight", c.n_embd)
+        w.norm(f"blk.{il}.post_attention_norm.weight", c.n_embd, BRANCH)
         w.norm(f"blk.{il}.ffn_norm.weight", c.n_embd)
         _write_ffn(w, il)
-        w.norm(f"blk.{il}.post_ffw_norm.weight", c.n_embd)
+        w.norm(f"blk.{il}.post_ffw_norm.weight", c.n_embd, BRANCH)
 
 
 def _write_gemma4(w: _Writer, _n_vocab: int) -> None:
@@ -274,10 +282,10 @@ def _write_gemma4(w: _Writer, _n_vocab: int) -> None:
         w.norm(f"blk.{il}.attn_norm.weight", c.n_embd)
         _write_qkvo(w, il, norms=True, head_dim=c.head_dim_swa if is_swa[il] else c.head_dim, n_head_kv=n_head_kv[il],
                     kv=il < c.n_layer - c.n_shared, v=is_swa[il] or not c.k_is_v)
-        w.norm(f"blk.{il}.post_attention_norm.weight", c.n_embd)
+        w.norm(f"blk.{il}.post_attention_norm.weight", c.n_embd, BRANCH)
         w.norm(f"blk.{il}.ffn_norm.weight", c.n_embd)
         _write_ffn(w, il)
-        w.norm(f"blk.{il}.post_ffw_norm.weight", c.n_embd)
+        w.norm(f"blk.{il}.post_ffw_norm.weight", c.n_embd, BRANCH)
 
 
 def _write_delta_net(w: _Writer, il: int, state: int, n_k: int, n_v: int, conv: int) -> None:

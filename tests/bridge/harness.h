@@ -1,8 +1,8 @@
 // Shared by the bridge tests: contexts with a policy against a slow reference.
 //
-// The reference is llama.cpp's plain cache with flash attention off and F32 K/V, whose raw attention scores are set to
-// minus infinity outside of each head's window by an evaluation callback. It knows nothing of window groups and always
-// starts from an empty cache: what a context with a policy computes must equal such a cold run.
+// The reference is llama.cpp's plain cache of the same types without flash attention (with it for quantized V, which needs
+// it), whose mask an evaluation callback replaces by one for each head. It knows nothing of window groups and only ever
+// appends to an empty cache: what a context with a policy computes, whatever was done to its sequences, must equal that.
 
 #ifndef HARNESS_H
 #define HARNESS_H
@@ -19,6 +19,7 @@ struct options {
     bool     flash_attn;
     bool     kv_unified;
     bool     swa_full;
+    bool     copies;       // among the random operations
     uint32_t n_ctx;
     uint32_t n_ubatch;
     uint32_t n_seq_max;
@@ -31,8 +32,8 @@ struct options {
     const char * text;
     int32_t  rollback;
     uint32_t seed;
-    int32_t  shared_layer; // this layer reads the cache of shared_source; -1: none does
-    int32_t  shared_source;
+    int32_t  window_error; // added to the finite windows of the reference: then the comparison must fail
+    bool     plain;        // the context has no policy; the reference still has it
 };
 
 struct reference {
@@ -40,10 +41,16 @@ struct reference {
     const struct hwkv_policy * policy;
     int32_t                    ip;
     const struct options     * opt;
-    int32_t                    first;     // number of the first token of the current batch
-    int32_t                    n_shifted; // tokens taken from the front; their cells are used by what came after
-    int32_t                    n_before;  // tokens there were when that, or a division, happened
-    int32_t                    divisor;   // of the positions of those tokens; 0: none
+    struct ggml_context      * meta;
+    struct ggml_tensor       * mask;      // F16 [n_kv, n_tokens, n_head] of the layer being computed
+    llama_pos                * pos;       // of every token, which stands in the cell of its number
+    bool                     * removed;
+    int32_t                    n_batch;
+    int32_t                    n;         // tokens so far
+    int32_t                    first;     // number of the first one of the current batch
+    int32_t                    n_masked;  // attention nodes of it that got a mask
+    int32_t                    n_divided; // tokens there were when the positions were divided
+    float                    * logits;    // of the last run
 };
 
 struct difference {
@@ -59,8 +66,27 @@ struct llama_context * make_context(struct llama_model * model, const struct opt
 
 void reference_init(struct reference * ref, struct llama_model * model, const struct options * opt, const struct hwkv_policy * policy, int32_t ip);
 void reference_free(struct reference * ref);
-// Forgets everything, runs the tokens, returns the logits of the last n_out of them, [n_out][n_vocab].
-const float * reference_run(struct reference * ref, const llama_token * tokens, int32_t n, int32_t n_out);
+void reference_clear(struct reference * ref);
+// Runs more tokens and returns the logits of the last n_out of them, [n_out][n_vocab].
+const float * reference_append(struct reference * ref, const llama_token * tokens, int32_t n, int32_t n_out);
+// Takes the positions [p0, p1) away and moves the later ones up.
+void reference_shift(struct reference * ref, llama_pos p0, llama_pos p1);
+void reference_divide(struct reference * ref, int divisor);
+
+enum { SEQ_MAX = 8 };
+
+// A context and a reference for each of its sequences.
+struct bench {
+    const struct options * opt;
+    struct llama_context * ctx;
+    struct hwkv_policy   * policy;
+    struct reference       ref[SEQ_MAX];
+    struct difference      diff;
+    int32_t                n_vocab;
+};
+
+void bench_init(struct bench * bench, struct llama_model * model, const struct options * opt);
+void bench_free(struct bench * bench);
 
 // Adds one pair of logit rows to the difference.
 void compare_logits(struct difference * d, const float * a, const float * b, int32_t n_vocab);
@@ -69,8 +95,8 @@ void compare_logits(struct difference * d, const float * a, const float * b, int
 int decode_tokens(struct llama_context * ctx, const llama_token * tokens, int32_t n, llama_pos pos, llama_seq_id seq, int32_t n_out);
 
 llama_token * random_tokens(const struct llama_model * model, int32_t n, uint32_t seed);
-struct hwkv_policy * load_policy(const struct options * opt, int32_t * ip); // exits on failure
-int fail(const char * what);                                               // prints, returns 1
+void die(const char * what);                      // prints and exits with 1
+void print_difference(const struct difference * d); // the start of the JSON line
 
 // The commands: each prints one JSON line and returns an exit code.
 int run_compare(struct llama_model * model, const struct options * opt);

@@ -6,6 +6,8 @@
 //   hash     a hash of all logits, with or without a policy (no reference)
 //   shift    the front of the context is dropped and the rest moved up, or all positions are divided (--div)
 //   plan     what is allocated against what was predicted
+// --window-error N makes the finite windows of the reference longer, --plain on takes the policy from the context only: to see
+// that a comparison can fail, and what llama.cpp's own cache does with the same operations.
 
 #include "harness.h"
 
@@ -54,7 +56,9 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "-t")    == 0) { opt->n_threads  = atoi(value); }
         else if (strcmp(key, "-f")    == 0) { opt->text       = value; }
         else if (strcmp(key, "--rollback") == 0) { opt->rollback = atoi(value); }
-        else if (strcmp(key, "--shared") == 0) { sscanf(value, "%d:%d", &opt->shared_layer, &opt->shared_source); }
+        else if (strcmp(key, "--window-error") == 0) { opt->window_error = atoi(value); }
+        else if (strcmp(key, "--copies") == 0) { opt->copies = strcmp(value, "on") == 0; }
+        else if (strcmp(key, "--plain") == 0) { opt->plain    = strcmp(value, "on") == 0; }
         else if (strcmp(key, "-s")    == 0) { opt->seed       = (uint32_t) atoi(value); }
         else {
             fprintf(stderr, "bridge-test: unknown option %s\n", key);
@@ -65,8 +69,8 @@ static void parse(struct options * opt, int argc, char ** argv) {
 
 int main(int argc, char ** argv) {
     struct options opt = {
-        .type_k = GGML_TYPE_F32, .type_v = GGML_TYPE_F32, .kv_unified = true, .n_ctx = 512, .n_ubatch = 64, .n_seq_max = 1,
-        .n_prompt = 200, .n_decode = 100, .n_ops = 40, .n_runs = 1, .n_threads = 1, .rollback = 64, .seed = 1, .shared_layer = -1,
+        .type_k = GGML_TYPE_F32, .type_v = GGML_TYPE_F32, .kv_unified = true, .copies = true, .n_ctx = 512, .n_ubatch = 64, .n_seq_max = 1,
+        .n_prompt = 200, .n_decode = 100, .n_ops = 40, .n_runs = 1, .n_threads = 1, .rollback = 64, .seed = 1,
     };
     if (argc < 2) {
         fprintf(stderr, "usage: bridge-test run|ops|copies|greedy|hash|shift|plan -m MODEL -p POLICY [options]\n");
@@ -76,10 +80,11 @@ int main(int argc, char ** argv) {
     llama_log_set(quiet, NULL);
     llama_backend_init();
     struct llama_model_params mp = llama_model_default_params();
-    mp.use_extra_bufts = false; // repacked weights round differently
+    // repacked weights round differently in batches of another size
+    mp.use_extra_bufts = strcmp(argv[1], "hash") == 0;
     struct llama_model * model = llama_model_load_from_file(opt.model, mp);
     if (!model) {
-        return fail("cannot load the model");
+        die("cannot load the model");
     }
     static const struct {
         const char * name;

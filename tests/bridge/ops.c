@@ -1,5 +1,7 @@
-// Random operations on several sequences. Every sequence has its tokens on record; whatever happened to the cache, a
-// decode must give the logits of a cold run of those tokens. A sequence that may not be continued is started anew.
+// Random operations on several sequences. Every sequence has its tokens and shifts on record; whatever happened to the
+// cache, a decode must give the logits of a reference that got just those. A sequence that may not be continued is
+// started anew. Positions are not divided here: one position is several tokens then, which the question whether a sequence
+// can be continued does not know (the command shift has it).
 
 #include "harness.h"
 
@@ -9,22 +11,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQ_MAX = 8 };
+enum { SHIFT_MAX = 64 };
+
+struct shift {
+    int32_t   at; // tokens there were
+    llama_pos p0;
+    llama_pos p1;
+};
 
 struct sequence {
-    llama_token * tokens;
+    llama_token * tokens;  // also those that a shift has removed
+    llama_pos   * pos;     // of each now, -1: removed
     int32_t       n;
+    struct shift  shifts[SHIFT_MAX];
+    int32_t       n_shift;
+    int32_t       n_ref;   // tokens that the reference has, 0: it must start anew
+    uint32_t      cells;   // sequences with the same number may share cells
 };
 
 struct world {
-    struct llama_context * ctx;
-    struct reference       ref;
+    struct bench           bench;
     const struct options * opt;
     struct sequence        seq[SEQ_MAX];
-    struct difference      diff;
-    int32_t  n_vocab;
-    int32_t  n_resumed;  // truncations that could be continued
+    int32_t  n_resumed;  // sequences that could be continued after something was taken away
     int32_t  n_refused;  // and that could not
+    int32_t  n_shifted;
+    uint32_t n_cells;
     uint32_t state;
 };
 
@@ -33,20 +45,29 @@ static uint32_t pick(struct world * w, uint32_t n) {
 }
 
 static llama_memory_t memory(struct world * w) {
-    return llama_get_memory(w->ctx);
+    return llama_get_memory(w->bench.ctx);
 }
 
 static void forget(struct world * w, int32_t s) {
     llama_memory_seq_rm(memory(w), s, -1, -1);
-    w->seq[s].n = 0;
+    w->seq[s].n       = 0;
+    w->seq[s].n_shift = 0;
+    w->seq[s].n_ref   = 0;
+    w->seq[s].cells   = ++w->n_cells;
+}
+
+static llama_pos next_pos(const struct sequence * q) {
+    return q->n > 0 ? q->pos[q->n - 1] + 1 : 0;
 }
 
 // After anything that takes positions away: go on only where the policy says so.
 static void settle(struct world * w, int32_t s) {
-    if (w->seq[s].n == 0) {
+    struct sequence * q = &w->seq[s];
+    if (q->n == 0) {
         return;
     }
-    if (llama_kv_policy_can_resume(w->ctx, s, w->seq[s].n)) {
+    q->n_ref = 0;
+    if (llama_kv_policy_can_resume(w->bench.ctx, s, next_pos(q))) {
         w->n_resumed++;
     } else {
         w->n_refused++;
@@ -54,23 +75,55 @@ static void settle(struct world * w, int32_t s) {
     }
 }
 
+// The logits of the last token, from a reference that is given what it does not have yet.
+static const float * expect(struct world * w, int32_t s) {
+    struct sequence  * q   = &w->seq[s];
+    struct reference * ref = &w->bench.ref[s];
+    if (q->n_ref == 0) {
+        reference_clear(ref);
+        for (int32_t i = 0; i < q->n_shift; i++) {
+            const struct shift * shift = &q->shifts[i];
+            if (shift->at > q->n_ref) {
+                reference_append(ref, q->tokens + q->n_ref, shift->at - q->n_ref, 1);
+                q->n_ref = shift->at;
+            }
+            reference_shift(ref, shift->p0, shift->p1);
+        }
+    }
+    const float * logits = reference_append(ref, q->tokens + q->n_ref, q->n - q->n_ref, 1);
+    q->n_ref = q->n;
+    return logits;
+}
+
 static void op_append(struct world * w, int32_t s) {
     struct sequence * q = &w->seq[s];
     const int32_t room = (int32_t) w->opt->n_ctx / (int32_t) w->opt->n_seq_max - q->n;
-    int32_t n = pick(w, 4) == 0 ? 1 + (int32_t) pick(w, 120) : 1 + (int32_t) pick(w, 6);
+    const int32_t n    = pick(w, 4) == 0 ? 1 + (int32_t) pick(w, 120) : 1 + (int32_t) pick(w, 6);
     if (n > room) {
         forget(w, s);
         return;
     }
+    const llama_pos next = next_pos(q);
     for (int32_t i = 0; i < n; i++) {
-        q->tokens[q->n + i] = (llama_token) pick(w, (uint32_t) w->n_vocab);
+        q->tokens[q->n + i] = (llama_token) pick(w, (uint32_t) w->bench.n_vocab);
+        q->pos   [q->n + i] = next + i;
     }
-    if (decode_tokens(w->ctx, q->tokens + q->n, n, q->n, s, 1) != 0) {
-        fprintf(stderr, "ops: cannot decode %d tokens at %d of sequence %d\n", n, q->n, s);
+    if (decode_tokens(w->bench.ctx, q->tokens + q->n, n, next, s, 1) != 0) {
+        fprintf(stderr, "ops: cannot decode %d tokens at %d of sequence %d\n", n, next, s);
         exit(1);
     }
     q->n += n;
-    compare_logits(&w->diff, llama_get_logits_ith(w->ctx, -1), reference_run(&w->ref, q->tokens, q->n, 1), w->n_vocab);
+    compare_logits(&w->bench.diff, llama_get_logits_ith(w->bench.ctx, -1), expect(w, s), w->bench.n_vocab);
+}
+
+// The record without the positions from p on.
+static void cut(struct sequence * q, llama_pos p) {
+    while (q->n > 0 && (q->pos[q->n - 1] < 0 || q->pos[q->n - 1] >= p)) {
+        q->n--;
+    }
+    for (int32_t i = 0; i < q->n_shift; i++) {
+        q->shifts[i].at = q->shifts[i].at < q->n ? q->shifts[i].at : q->n;
+    }
 }
 
 static void op_truncate(struct world * w, int32_t s) {
@@ -78,14 +131,26 @@ static void op_truncate(struct world * w, int32_t s) {
     if (q->n == 0) {
         return;
     }
-    const int32_t n = pick(w, 2) ? q->n - 1 - (int32_t) pick(w, (uint32_t) (q->n < 30 ? q->n : 30)) : (int32_t) pick(w, (uint32_t) q->n);
+    const int32_t n = next_pos(q);
+    const int32_t p = pick(w, 2) ? n - 1 - (int32_t) pick(w, (uint32_t) (n < 30 ? n : 30)) : (int32_t) pick(w, (uint32_t) n);
     // recurrent state cannot always go back: then nothing was changed
-    if (n <= 0 || !llama_memory_seq_rm(memory(w), s, n, -1)) {
+    if (p <= 0 || !llama_memory_seq_rm(memory(w), s, p, -1)) {
         forget(w, s);
         return;
     }
-    q->n = n;
+    cut(q, p);
     settle(w, s);
+}
+
+static void copy_record(struct world * w, int32_t s, int32_t t) {
+    const struct sequence * from = &w->seq[s];
+    struct sequence       * to   = &w->seq[t];
+    memcpy(to->tokens, from->tokens, (size_t) from->n * sizeof(*to->tokens));
+    memcpy(to->pos,    from->pos,    (size_t) from->n * sizeof(*to->pos));
+    memcpy(to->shifts, from->shifts, sizeof(to->shifts));
+    to->n       = from->n;
+    to->n_shift = from->n_shift;
+    to->n_ref   = 0;
 }
 
 static void op_copy(struct world * w, int32_t s, int32_t t) {
@@ -94,10 +159,43 @@ static void op_copy(struct world * w, int32_t s, int32_t t) {
     }
     forget(w, t);
     llama_memory_seq_cp(memory(w), s, t, -1, -1);
-    memcpy(w->seq[t].tokens, w->seq[s].tokens, (size_t) w->seq[s].n * sizeof(llama_token));
-    w->seq[t].n = w->seq[s].n;
+    copy_record(w, s, t);
+    w->seq[t].cells = w->seq[s].cells;
     // between streams the rows are copied by the next decode: a state saved before would miss them
     op_append(w, t);
+}
+
+// A shift moves cells, so also those of another sequence that has them.
+static bool has_own_cells(const struct world * w, int32_t s) {
+    for (int32_t t = 0; t < (int32_t) w->opt->n_seq_max; t++) {
+        if (t != s && w->seq[t].n > 0 && w->seq[t].cells == w->seq[s].cells) {
+            return !w->opt->kv_unified;
+        }
+    }
+    return true;
+}
+
+// What the server does when the context is full: some positions go, later ones move up. The last one stays.
+static void op_shift(struct world * w, int32_t s) {
+    struct sequence * q = &w->seq[s];
+    const llama_pos n = next_pos(q);
+    if (n < 16 || q->n_shift == SHIFT_MAX || !llama_memory_can_shift(memory(w)) || !has_own_cells(w, s)) {
+        return;
+    }
+    const llama_pos p0 = pick(w, 2) ? (llama_pos) pick(w, 8) : (llama_pos) pick(w, (uint32_t) n - 1);
+    const llama_pos p1 = p0 + 1 + (llama_pos) pick(w, (uint32_t) (n - p0 - 1));
+    llama_memory_seq_rm (memory(w), s, p0, p1);
+    llama_memory_seq_add(memory(w), s, p1, -1, p0 - p1);
+    q->shifts[q->n_shift++] = (struct shift) { q->n, p0, p1 };
+    for (int32_t i = 0; i < q->n; i++) {
+        q->pos[i] = q->pos[i] >= p1 ? q->pos[i] - (p1 - p0) : q->pos[i] >= p0 ? -1 : q->pos[i];
+    }
+    w->n_shifted++;
+    settle(w, s);
+    // K is rotated by the next decode: a state saved before would have it unrotated
+    if (q->n > 0) {
+        op_append(w, s);
+    }
 }
 
 static void op_keep(struct world * w, int32_t s) {
@@ -115,27 +213,27 @@ static void op_state_seq(struct world * w, int32_t s, int32_t t) {
     if (w->seq[s].n == 0) {
         return;
     }
-    const size_t size = llama_state_seq_get_size(w->ctx, s);
+    const size_t size = llama_state_seq_get_size(w->bench.ctx, s);
     uint8_t * data = malloc(size);
-    const size_t n = llama_state_seq_get_data(w->ctx, data, size, s);
-    if (n != size || llama_state_seq_set_data(w->ctx, data, size, t) == 0) {
+    const size_t n = llama_state_seq_get_data(w->bench.ctx, data, size, s);
+    if (n != size || llama_state_seq_set_data(w->bench.ctx, data, size, t) == 0) {
         fprintf(stderr, "ops: cannot move sequence %d to %d\n", s, t);
         exit(1);
     }
     free(data);
     if (s != t) {
-        memcpy(w->seq[t].tokens, w->seq[s].tokens, (size_t) w->seq[s].n * sizeof(llama_token));
-        w->seq[t].n = w->seq[s].n;
+        copy_record(w, s, t);
     }
+    w->seq[t].cells = ++w->n_cells;
     settle(w, t);
 }
 
 static void op_state_all(struct world * w) {
-    const size_t size = llama_state_get_size(w->ctx);
+    const size_t size = llama_state_get_size(w->bench.ctx);
     uint8_t * data = malloc(size);
-    const size_t n = llama_state_get_data(w->ctx, data, size);
+    const size_t n = llama_state_get_data(w->bench.ctx, data, size);
     llama_memory_clear(memory(w), true);
-    if (llama_state_set_data(w->ctx, data, n) == 0) {
+    if (llama_state_set_data(w->bench.ctx, data, n) == 0) {
         fprintf(stderr, "ops: cannot restore the whole state\n");
         exit(1);
     }
@@ -149,19 +247,20 @@ static void op_checkpoint(struct world * w, int32_t s) {
         return;
     }
     const llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-    const size_t size = llama_state_seq_get_size_ext(w->ctx, s, flags);
+    const size_t size = llama_state_seq_get_size_ext(w->bench.ctx, s, flags);
     uint8_t * data = malloc(size);
-    llama_state_seq_get_data_ext(w->ctx, data, size, s, flags);
-    const int32_t n = q->n;
+    llama_state_seq_get_data_ext(w->bench.ctx, data, size, s, flags);
+    const int32_t   n = q->n;
+    const llama_pos p = next_pos(q);
     for (int i = 0; i < 3 && q->n >= n; i++) {
         op_append(w, s);
     }
     if (q->n >= n) {
-        llama_state_seq_set_data_ext(w->ctx, data, size, s, flags);
-        if (!llama_memory_seq_rm(memory(w), s, n, -1)) {
+        llama_state_seq_set_data_ext(w->bench.ctx, data, size, s, flags);
+        if (!llama_memory_seq_rm(memory(w), s, p, -1)) {
             forget(w, s);
         } else {
-            q->n = n;
+            cut(q, p);
             settle(w, s);
         }
     }
@@ -175,49 +274,43 @@ static void step(struct world * w) {
     switch (pick(w, 16)) {
         case 0:
         case 1:  op_truncate(w, s); break;
-        case 2:  op_copy(w, s, t); break;
+        case 2:  if (w->opt->copies) { op_copy(w, s, t); } break;
         case 3:  op_state_seq(w, s, t); break;
         case 4:  op_checkpoint(w, s); break;
         case 5:  if (pick(w, 4) == 0) { op_state_all(w); } break;
         case 6:  if (pick(w, 8) == 0) { op_keep(w, s); } break;
+        case 7:  op_shift(w, s); break;
         default: op_append(w, s); break;
     }
 }
 
-static void run_once(const struct options * opt, struct world * w) {
+static void run_once(struct world * w) {
     llama_memory_clear(memory(w), true);
-    for (int32_t s = 0; s < SEQ_MAX; s++) {
-        w->seq[s].n = 0;
+    for (int32_t s = 0; s < (int32_t) w->opt->n_seq_max; s++) {
+        forget(w, s);
     }
-    for (int32_t i = 0; i < opt->n_ops; i++) {
+    for (int32_t i = 0; i < w->opt->n_ops; i++) {
         step(w);
     }
 }
 
 int run_ops(struct llama_model * model, const struct options * opt) {
     struct world w = { .opt = opt };
-    w.n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    w.ctx     = make_context(model, opt);
-    if (!w.ctx || opt->n_seq_max > SEQ_MAX) {
-        return fail("cannot create the context");
-    }
-    int32_t ip = 0;
-    struct hwkv_policy * policy = load_policy(opt, &ip);
-    reference_init(&w.ref, model, opt, policy, ip);
+    bench_init(&w.bench, model, opt);
     for (int32_t s = 0; s < SEQ_MAX; s++) {
-        w.seq[s].tokens = calloc(opt->n_ctx, sizeof(llama_token));
+        w.seq[s].tokens = calloc(opt->n_ctx, sizeof(*w.seq[s].tokens));
+        w.seq[s].pos    = calloc(opt->n_ctx, sizeof(*w.seq[s].pos));
     }
     for (int32_t i = 0; i < opt->n_runs; i++) {
         w.state = opt->seed + (uint32_t) i;
-        run_once(opt, &w);
+        run_once(&w);
     }
-    printf("{\"max_abs\": %.9g, \"max_kl\": %.9g, \"n\": %d, \"same_top\": %d, \"resumed\": %d, \"refused\": %d}\n", w.diff.max_abs,
-           w.diff.max_kl, w.diff.n, w.diff.n_same_top, w.n_resumed, w.n_refused);
+    print_difference(&w.bench.diff);
+    printf(", \"resumed\": %d, \"refused\": %d, \"shifted\": %d}\n", w.n_resumed, w.n_refused, w.n_shifted);
     for (int32_t s = 0; s < SEQ_MAX; s++) {
         free(w.seq[s].tokens);
+        free(w.seq[s].pos);
     }
-    reference_free(&w.ref);
-    hwkv_policy_free(policy);
-    llama_free(w.ctx);
+    bench_free(&w.bench);
     return 0;
 }

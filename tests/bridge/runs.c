@@ -8,50 +8,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-// All logits of the prompt and of every decoded token are compared.
+static void decode(struct llama_context * ctx, const llama_token * tokens, int32_t n, llama_pos pos, int32_t n_out) {
+    if (decode_tokens(ctx, tokens, n, pos, 0, n_out) != 0) {
+        die("cannot decode");
+    }
+}
+
+// The prompt, then token by token. All logits are compared.
 int run_compare(struct llama_model * model, const struct options * opt) {
-    const int32_t n       = opt->n_prompt + opt->n_decode;
-    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    llama_token * tokens  = random_tokens(model, n, opt->seed);
-
-    struct llama_context * ctx = make_context(model, opt);
-    if (!ctx) {
-        return fail("cannot create the context");
-    }
-    int32_t ip = 0;
-    struct hwkv_policy * policy = load_policy(opt, &ip);
-    struct reference ref;
-    reference_init(&ref, model, opt, policy, ip);
-    const float * expected = reference_run(&ref, tokens, n, n);
-
-    struct difference d = { 0 };
-    if (decode_tokens(ctx, tokens, opt->n_prompt, 0, 0, opt->n_prompt) != 0) {
-        return fail("cannot decode the prompt");
-    }
-    for (int32_t i = 0; i < opt->n_prompt; i++) {
-        compare_logits(&d, llama_get_logits_ith(ctx, i), expected + (size_t) i * (size_t) n_vocab, n_vocab);
-    }
-    for (int32_t i = opt->n_prompt; i < n; i++) {
-        if (decode_tokens(ctx, tokens + i, 1, i, 0, 1) != 0) {
-            return fail("cannot decode a token");
+    struct bench b;
+    bench_init(&b, model, opt);
+    const int32_t n        = opt->n_prompt + opt->n_decode;
+    llama_token * tokens   = random_tokens(model, n, opt->seed);
+    const float * expected = reference_append(&b.ref[0], tokens, n, n);
+    for (int32_t at = 0; at < n;) {
+        const int32_t n_now = at == 0 ? opt->n_prompt : 1;
+        decode(b.ctx, tokens + at, n_now, at, n_now);
+        for (int32_t i = 0; i < n_now; i++) {
+            compare_logits(&b.diff, llama_get_logits_ith(b.ctx, i), expected + (size_t) (at + i) * (size_t) b.n_vocab, b.n_vocab);
         }
-        compare_logits(&d, llama_get_logits_ith(ctx, 0), expected + (size_t) i * (size_t) n_vocab, n_vocab);
+        at += n_now;
     }
-    const struct hwkv_plan * plan = llama_kv_policy_plan(ctx);
-    printf("{\"max_abs\": %.9g, \"max_kl\": %.9g, \"n\": %d, \"same_top\": %d, \"groups\": %d}\n", d.max_abs, d.max_kl, d.n, d.n_same_top,
-           plan ? hwkv_plan_n_group(plan) : 0);
-    reference_free(&ref);
-    llama_free(ctx);
-    hwkv_policy_free(policy);
+    const struct hwkv_plan * plan = llama_kv_policy_plan(b.ctx);
+    print_difference(&b.diff);
+    printf(", \"groups\": %d}\n", plan ? hwkv_plan_n_group(plan) : 0);
+    bench_free(&b);
     free(tokens);
     return 0;
 }
 
 int run_plan(struct llama_model * model, const struct options * opt) {
-    struct llama_context * ctx = make_context(model, opt);
-    if (!ctx) {
-        return fail("cannot create the context");
-    }
+    struct llama_context   * ctx  = make_context(model, opt);
     const struct hwkv_plan * plan = llama_kv_policy_plan(ctx);
     printf("{\"predicted\": %llu, \"plain\": %llu, \"cache\": %zu}\n", plan ? (unsigned long long) hwkv_plan_size(plan) : 0ull,
            plan ? (unsigned long long) hwkv_plan_size_plain(plan) : 0ull, llama_kv_policy_cache_size(ctx));
@@ -65,16 +52,11 @@ int run_hash(struct llama_model * model, const struct options * opt) {
     const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     llama_token * tokens  = random_tokens(model, n, opt->seed);
     struct llama_context * ctx = make_context(model, opt);
-    if (!ctx) {
-        return fail("cannot create the context");
-    }
     struct hwkv_sha256 s;
     hwkv_sha256_init(&s);
     for (int32_t at = 0; at < n;) {
         const int32_t n_now = at == 0 ? opt->n_prompt : 1;
-        if (decode_tokens(ctx, tokens + at, n_now, at, 0, n_now) != 0) {
-            return fail("cannot decode");
-        }
+        decode(ctx, tokens + at, n_now, at, n_now);
         hwkv_sha256_update(&s, llama_get_logits(ctx), (size_t) n_now * (size_t) n_vocab * sizeof(float));
         at += n_now;
     }
@@ -86,60 +68,53 @@ int run_hash(struct llama_model * model, const struct options * opt) {
     return 0;
 }
 
+// One token of each sequence.
+static void decode_step(struct llama_context * ctx, llama_token ** tokens, int32_t n_seq, int32_t i) {
+    struct llama_batch batch = llama_batch_init(n_seq, 0, 1);
+    batch.n_tokens = n_seq;
+    for (int32_t s = 0; s < n_seq; s++) {
+        batch.token[s]     = tokens[s][i];
+        batch.pos[s]       = i;
+        batch.n_seq_id[s]  = 1;
+        batch.seq_id[s][0] = s;
+        batch.logits[s]    = 1;
+    }
+    if (llama_decode(ctx, batch) != 0) {
+        die("cannot decode the copies");
+    }
+    llama_batch_free(batch);
+}
+
 // One prompt, copied to the other sequences, then all of them decode n_decode tokens of their own in common batches.
 int run_copies(struct llama_model * model, const struct options * opt) {
-    const int32_t n_seq   = (int32_t) opt->n_seq_max;
-    const int32_t n       = opt->n_prompt + opt->n_decode;
-    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    struct llama_context * ctx = make_context(model, opt);
-    if (!ctx) {
-        return fail("cannot create the context");
-    }
-    int32_t ip = 0;
-    struct hwkv_policy * policy = load_policy(opt, &ip);
-    struct reference ref;
-    reference_init(&ref, model, opt, policy, ip);
-
-    llama_token ** tokens = calloc((size_t) n_seq, sizeof(*tokens));
+    struct bench b;
+    bench_init(&b, model, opt);
+    const int32_t n_seq = (int32_t) opt->n_seq_max;
+    const int32_t n     = opt->n_prompt + opt->n_decode;
+    llama_token * tokens[SEQ_MAX] = { NULL };
+    const float * expected[SEQ_MAX] = { NULL };
     for (int32_t s = 0; s < n_seq; s++) {
         tokens[s] = random_tokens(model, n, opt->seed + (uint32_t) s);
         memcpy(tokens[s], tokens[0], (size_t) opt->n_prompt * sizeof(llama_token));
+        expected[s] = reference_append(&b.ref[s], tokens[s], n, opt->n_decode);
     }
-    if (decode_tokens(ctx, tokens[0], opt->n_prompt, 0, 0, 1) != 0) {
-        return fail("cannot decode the prompt");
-    }
+    decode(b.ctx, tokens[0], opt->n_prompt, 0, 1);
     for (int32_t s = 1; s < n_seq; s++) {
-        llama_memory_seq_cp(llama_get_memory(ctx), 0, s, -1, -1);
+        llama_memory_seq_cp(llama_get_memory(b.ctx), 0, s, -1, -1);
     }
-    struct difference  d     = { 0 };
-    struct llama_batch batch = llama_batch_init(n_seq, 0, 1);
     for (int32_t i = opt->n_prompt; i < n; i++) {
-        batch.n_tokens = n_seq;
+        decode_step(b.ctx, tokens, n_seq, i);
         for (int32_t s = 0; s < n_seq; s++) {
-            batch.token[s]     = tokens[s][i];
-            batch.pos[s]       = i;
-            batch.n_seq_id[s]  = 1;
-            batch.seq_id[s][0] = s;
-            batch.logits[s]    = 1;
-        }
-        if (llama_decode(ctx, batch) != 0) {
-            return fail("cannot decode the copies");
-        }
-        if (i % 16 == 0 || i == n - 1) {
-            for (int32_t s = 0; s < n_seq; s++) {
-                compare_logits(&d, llama_get_logits_ith(ctx, s), reference_run(&ref, tokens[s], i + 1, 1), n_vocab);
-            }
+            const float * row = expected[s] + (size_t) (i - opt->n_prompt) * (size_t) b.n_vocab;
+            compare_logits(&b.diff, llama_get_logits_ith(b.ctx, s), row, b.n_vocab);
         }
     }
-    printf("{\"max_abs\": %.9g, \"max_kl\": %.9g, \"n\": %d, \"same_top\": %d}\n", d.max_abs, d.max_kl, d.n, d.n_same_top);
-    llama_batch_free(batch);
+    print_difference(&b.diff);
+    printf("}\n");
     for (int32_t s = 0; s < n_seq; s++) {
         free(tokens[s]);
     }
-    free(tokens);
-    reference_free(&ref);
-    hwkv_policy_free(policy);
-    llama_free(ctx);
+    bench_free(&b);
     return 0;
 }
 
@@ -171,89 +146,68 @@ static llama_token best_token(const float * logits, int32_t n_vocab) {
     return best;
 }
 
-// Greedy tokens after the first n_prompt tokens of a text; then one cold run of all of it must choose the same.
+// Greedy tokens after the first n_prompt tokens of a text; then the reference, given all of them, must choose the same.
 int run_greedy(struct llama_model * model, const struct options * opt) {
-    const int32_t n       = opt->n_prompt + opt->n_decode;
-    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    llama_token * tokens  = calloc((size_t) n + 1, sizeof(*tokens));
+    struct bench b;
+    bench_init(&b, model, opt);
+    const int32_t n      = opt->n_prompt + opt->n_decode;
+    llama_token * tokens = calloc((size_t) n, sizeof(*tokens));
     if (!opt->text || read_tokens(model, opt->text, tokens, opt->n_prompt) != opt->n_prompt) {
-        return fail("the text is missing or too short");
+        die("the text is missing or too short");
     }
-    struct llama_context * ctx = make_context(model, opt);
-    if (!ctx || decode_tokens(ctx, tokens, opt->n_prompt, 0, 0, 1) != 0) {
-        return fail("cannot process the prompt");
-    }
-    for (int32_t i = opt->n_prompt; i < n; i++) {
-        tokens[i] = best_token(llama_get_logits_ith(ctx, -1), n_vocab);
-        if (decode_tokens(ctx, tokens + i, 1, i, 0, 1) != 0) {
-            return fail("cannot decode a token");
+    decode(b.ctx, tokens, opt->n_prompt, 0, 1);
+    const size_t row = (size_t) b.n_vocab;
+    float * logits = malloc((size_t) opt->n_decode * row * sizeof(float));
+    for (int32_t i = 0; i < opt->n_decode; i++) {
+        memcpy(logits + (size_t) i * row, llama_get_logits_ith(b.ctx, -1), row * sizeof(float));
+        tokens[opt->n_prompt + i] = best_token(logits + (size_t) i * row, b.n_vocab);
+        if (i + 1 < opt->n_decode) {
+            decode(b.ctx, tokens + opt->n_prompt + i, 1, opt->n_prompt + i, 1);
         }
     }
-    llama_free(ctx);
-
-    int32_t ip = 0;
-    struct hwkv_policy * policy = load_policy(opt, &ip);
-    struct reference ref;
-    reference_init(&ref, model, opt, policy, ip);
-    const float * logits = reference_run(&ref, tokens, n - 1, opt->n_decode);
+    const float * expected = reference_append(&b.ref[0], tokens, n - 1, opt->n_decode);
     int32_t n_same = 0;
     for (int32_t i = 0; i < opt->n_decode; i++) {
-        n_same += best_token(logits + (size_t) i * (size_t) n_vocab, n_vocab) == tokens[opt->n_prompt + i];
+        compare_logits(&b.diff, logits + (size_t) i * row, expected + (size_t) i * row, b.n_vocab);
+        n_same += best_token(expected + (size_t) i * row, b.n_vocab) == tokens[opt->n_prompt + i];
     }
-    printf("{\"n\": %d, \"same\": %d}\n", opt->n_decode, n_same);
-    reference_free(&ref);
-    hwkv_policy_free(policy);
+    print_difference(&b.diff);
+    printf(", \"same\": %d}\n", n_same);
+    bench_free(&b);
+    free(logits);
     free(tokens);
     return 0;
 }
 
-// Drops the first d tokens and moves the others up, or divides all positions; policies without sinks, whose windows go by distance, must not notice.
-// The reference does the same to the plain cache: K is rotated by both alike.
+// Drops the first half of the prompt and moves the rest up, or divides all positions, on both sides: K is rotated by both
+// alike. Without sinks, since the first positions are new ones then.
 int run_shift(struct llama_model * model, const struct options * opt) {
-    const int32_t d       = opt->n_prompt / 2;
-    const int32_t n       = opt->n_prompt + opt->n_decode;
-    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    llama_token * tokens  = random_tokens(model, n, opt->seed);
-    int32_t ip = 0;
-    struct hwkv_policy * policy = load_policy(opt, &ip);
-    if (hwkv_policy_sinks(policy) != 0 || opt->n_decode > d) {
-        return fail("a shift needs a policy without sinks, and fewer new tokens than were dropped");
+    struct bench b;
+    bench_init(&b, model, opt);
+    if (hwkv_policy_sinks(b.policy) != 0) {
+        die("a shift needs a policy without sinks");
     }
-    struct llama_context * ctx = make_context(model, opt);
-    if (!ctx) {
-        return fail("cannot create the context");
+    const int32_t n      = opt->n_prompt + opt->n_decode;
+    const int32_t d      = opt->n_prompt / 2;
+    llama_token * tokens = random_tokens(model, n, opt->seed);
+    llama_memory_t mem   = llama_get_memory(b.ctx);
+    decode(b.ctx, tokens, opt->n_prompt, 0, 1);
+    reference_append(&b.ref[0], tokens, opt->n_prompt, 1);
+    if (opt->divisor > 0) {
+        llama_memory_seq_div(mem, 0, 0, -1, opt->divisor);
+        reference_divide(&b.ref[0], opt->divisor);
+    } else {
+        llama_memory_seq_rm (mem, 0, 0, d);
+        llama_memory_seq_add(mem, 0, d, -1, -d);
+        reference_shift(&b.ref[0], 0, d);
     }
-    struct reference ref;
-    reference_init(&ref, model, opt, policy, ip);
-    reference_run(&ref, tokens, opt->n_prompt, 1);
-    if (decode_tokens(ctx, tokens, opt->n_prompt, 0, 0, 1) != 0) {
-        return fail("cannot decode the prompt");
-    }
-    struct llama_context * both[2] = { ctx, ref.ctx };
-    for (int i = 0; i < 2; i++) {
-        if (opt->divisor > 0) {
-            llama_memory_seq_div(llama_get_memory(both[i]), 0, 0, -1, opt->divisor);
-        } else {
-            llama_memory_seq_rm(llama_get_memory(both[i]), 0, 0, d);
-            llama_memory_seq_add(llama_get_memory(both[i]), 0, d, -1, -d);
-        }
-    }
-    ref.n_shifted = opt->divisor > 0 ? 0 : d;
-    ref.divisor   = opt->divisor;
-    ref.n_before  = opt->n_prompt;
-    const llama_pos offset = opt->divisor > 0 ? opt->n_prompt - opt->n_prompt / opt->divisor : d;
-    struct difference diff = { 0 };
     for (int32_t i = opt->n_prompt; i < n; i++) {
-        ref.first = i;
-        if (decode_tokens(ctx, tokens + i, 1, i - offset, 0, 1) != 0 || decode_tokens(ref.ctx, tokens + i, 1, i - offset, 0, 1) != 0) {
-            return fail("cannot decode after the shift");
-        }
-        compare_logits(&diff, llama_get_logits_ith(ctx, 0), llama_get_logits_ith(ref.ctx, 0), n_vocab);
+        decode(b.ctx, tokens + i, 1, llama_memory_seq_pos_max(mem, 0) + 1, 1);
+        compare_logits(&b.diff, llama_get_logits_ith(b.ctx, 0), reference_append(&b.ref[0], tokens + i, 1, 1), b.n_vocab);
     }
-    printf("{\"max_abs\": %.9g, \"max_kl\": %.9g, \"n\": %d, \"same_top\": %d}\n", diff.max_abs, diff.max_kl, diff.n, diff.n_same_top);
-    reference_free(&ref);
-    llama_free(ctx);
-    hwkv_policy_free(policy);
+    print_difference(&b.diff);
+    printf("}\n");
+    bench_free(&b);
     free(tokens);
     return 0;
 }

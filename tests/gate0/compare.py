@@ -3,8 +3,8 @@
 
 usage: compare.py PATCHED-GATE0 PRISTINE-GATE0 [--before TEXT]
 
---before gives only the pristine program another text before its prompts: then the comparison must fail. One mode is
-enough for that.
+--before gives only the pristine program another text before its prompts: then the comparison must fail. One mode and one
+prompt are enough for that.
 Exit codes: 0 equal, 1 not equal or not comparable, 77 no model.
 """
 
@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 SYMBOL = b"hwkv_version_line"
 N_MODES = 3
+N_PROMPTS = 5
+N_STEPS = 64
 
 
 def fail(text, code=1):
@@ -54,20 +56,22 @@ def check_libraries(patched, pristine):
             fail(f"{llama} of {program} has {'no' if expected else 'our'} {SYMBOL.decode()}")
 
 
-def n_lines(n_modes):
-    return n_modes * 3 * (1 + 64) + 1  # prompts x (title + steps), end
+def n_lines(n_modes, n_prompts):
+    return n_modes * n_prompts * (1 + N_STEPS) + 1  # a title and the steps of each, end
 
 
-def run(program, model, n_modes, before=""):
+def run(program, model, n_modes, n_prompts, before=""):
     # preloads or library paths of the caller would let one program load the other's libraries
     env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
     env["OMP_NUM_THREADS"] = "1"
-    done = subprocess.run([program, model, str(n_modes), before], stdout=subprocess.PIPE, env=env)
+    env["GGML_HWKV_FATTN"] = "0"  # our attention kernel takes its sums in another order
+    done = subprocess.run([program, model, str(n_modes), str(n_prompts), before], stdout=subprocess.PIPE, env=env)
     if done.returncode != 0:
         fail(f"{program} ended with {done.returncode}")
     lines = done.stdout.split(b"\n")[:-1]
-    if len(lines) != n_lines(n_modes) or lines[-1] != b"end":
-        fail(f"{program} printed {len(lines)} lines, expected {n_lines(n_modes)}")
+    expected = n_lines(n_modes, n_prompts)
+    if len(lines) != expected or lines[-1] != b"end":
+        fail(f"{program} printed {len(lines)} lines, expected {expected}")
     return done.stdout
 
 
@@ -82,16 +86,16 @@ def main():
             fail(f"{program} is not built")
     model = find_model()
     check_libraries(args.patched, args.pristine)
-    n_modes = 1 if args.before else N_MODES
-    ours = run(args.patched, model, n_modes)
-    theirs = run(args.pristine, model, n_modes, args.before or "")
+    n_modes, n_prompts = (1, 1) if args.before else (N_MODES, N_PROMPTS)
+    ours = run(args.patched, model, n_modes, n_prompts)
+    theirs = run(args.pristine, model, n_modes, n_prompts, args.before or "")
     if ours != theirs:
         title = ""
         for a, b in zip(ours.split(b"\n"), theirs.split(b"\n")):
             title = a.decode() if a.startswith(b"mode") else title
             if a != b:
                 fail(f"outputs differ in {title}: found {a.decode()}, the pristine package gives {b.decode()}")
-    print(f"gate0: {n_lines(n_modes)} lines equal, {len(ours)} bytes")
+    print(f"gate0: {n_lines(n_modes, n_prompts)} lines equal, {len(ours)} bytes")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 // Greedy output of several prompts, with a hash of the raw logits of every step. Built against our llama.cpp and
 // against the pristine package: without a policy both must print the same bytes. Uses llama.h only.
 //
-// usage: gate0 MODEL [N-MODES [TEXT-BEFORE-EVERY-PROMPT]]
+// usage: gate0 MODEL [N-MODES [N-PROMPTS [TEXT-BEFORE-EVERY-PROMPT]]]
 
 #include "llama.h"
 
@@ -15,6 +15,8 @@
 #define N_TOKEN 1024
 
 static const char * const PROMPTS[] = {
+    "The capital of France is",
+    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
     "<|im_start|>user\nName three rivers and the seas they end in.<|im_end|>\n<|im_start|>assistant\n",
     "\xc3\x84rger, na\xc3\xafve caf\xc3\xa9s and \xe6\x9d\xb1\xe4\xba\xac: ",
     "1 one, 2 two, 3 three, 4 four, 5 five, 6 six, 7 seven, 8 eight, 9 nine, 10 ten, 11 eleven, 12 twelve, 13 thirteen, "
@@ -104,7 +106,7 @@ static bool run_prompt(struct llama_context * ctx, const struct llama_vocab * vo
     return true;
 }
 
-static bool run_mode(struct llama_model * model, const struct mode * mode, const char * before) {
+static bool run_mode(struct llama_model * model, const struct mode * mode, size_t n_prompt, const char * before) {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx           = 1024;
     params.n_batch         = N_BATCH;
@@ -121,7 +123,7 @@ static bool run_mode(struct llama_model * model, const struct mode * mode, const
         return false;
     }
     bool ok = true;
-    for (size_t i = 0; ok && i < N_OF(PROMPTS); i++) {
+    for (size_t i = 0; ok && i < n_prompt; i++) {
         printf("mode %s prompt %zu\n", mode->name, i);
         ok = run_prompt(ctx, llama_model_get_vocab(model), before, PROMPTS[i]);
     }
@@ -130,9 +132,10 @@ static bool run_mode(struct llama_model * model, const struct mode * mode, const
 }
 
 int main(int argc, char ** argv) {
-    const size_t n_mode = argc > 2 ? (size_t) atoi(argv[2]) : N_OF(MODES);
-    if (argc < 2 || argc > 4 || n_mode < 1 || n_mode > N_OF(MODES)) {
-        fprintf(stderr, "usage: gate0 MODEL [N-MODES [TEXT-BEFORE-EVERY-PROMPT]]\n");
+    const size_t n_mode   = argc > 2 ? (size_t) atoi(argv[2]) : N_OF(MODES);
+    const size_t n_prompt = argc > 3 ? (size_t) atoi(argv[3]) : N_OF(PROMPTS);
+    if (argc < 2 || argc > 5 || n_mode < 1 || n_mode > N_OF(MODES) || n_prompt < 1 || n_prompt > N_OF(PROMPTS)) {
+        fprintf(stderr, "usage: gate0 MODEL [N-MODES [N-PROMPTS [TEXT-BEFORE-EVERY-PROMPT]]]\n");
         return 2;
     }
     llama_log_set(log_errors, NULL);
@@ -147,7 +150,7 @@ int main(int argc, char ** argv) {
     }
     bool ok = true;
     for (size_t i = 0; ok && i < n_mode; i++) {
-        ok = run_mode(model, &MODES[i], argc > 3 ? argv[3] : "");
+        ok = run_mode(model, &MODES[i], n_prompt, argc > 4 ? argv[4] : "");
     }
     llama_model_free(model);
     llama_backend_free();
