@@ -1,7 +1,7 @@
 // What the runtime allocates for one operating point: window groups, their heads, cells and bytes.
 //
-// A finite group keeps, for every sequence that shares its cells, the window and the positions that may be taken
-// back; one ubatch more, because a batch is stored before the keys that it pushes out of the window are dropped.
+// A finite group keeps, for every sequence that shares its cells, the window and the positions that may be taken back.
+// A batch that is larger than what is free is attended to beside them, so its size does not matter.
 
 #include "hwkv-impl.h"
 
@@ -22,13 +22,12 @@ struct hwkv_plan {
 struct hwkv_plan_params hwkv_plan_params_default(void) {
     return (struct hwkv_plan_params) {
         .n_ctx      = 4096,
-        .n_ubatch   = 512,
         .n_seq_max  = 1,
         .kv_unified = true,
         .flash_attn = true,
         .type_k     = HWKV_TYPE_F16,
         .type_v     = HWKV_TYPE_F16,
-        .n_pad      = 256,
+        .n_pad      = 64,
         .n_rollback = 64,
     };
 }
@@ -51,9 +50,9 @@ static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_p
     if (p->n_ctx < 1 || p->n_ctx > INT32_MAX - 256) {
         return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found n_ctx %u, expected 1 to %d", p->n_ctx, INT32_MAX - 256);
     }
-    if (p->n_seq_max < 1 || p->n_seq_max > 65536 || p->n_ubatch < 1 || p->n_ubatch > INT32_MAX || p->n_rollback > INT32_MAX) {
-        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found n_seq_max %u, n_ubatch %u and n_rollback %u, expected 1 to 65536 sequences and a positive ubatch",
-                         p->n_seq_max, p->n_ubatch, p->n_rollback);
+    if (p->n_seq_max < 1 || p->n_seq_max > 65536 || p->n_rollback > INT32_MAX) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found n_seq_max %u and n_rollback %u, expected 1 to 65536 sequences and at most %d positions",
+                         p->n_seq_max, p->n_rollback, INT32_MAX);
     }
     if (p->n_pad < 1 || p->n_pad > 65536) {
         return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found padding %u, expected 1 to 65536", p->n_pad);
@@ -85,7 +84,7 @@ static uint32_t group_cells(const struct hwkv_plan * plan, int32_t window, const
         return plan->n_ctx_seq;
     }
     const uint64_t n_seq = p->kv_unified ? p->n_seq_max : 1;
-    const uint64_t cells = pad_to(((uint64_t) window + p->n_rollback) * n_seq + p->n_ubatch, p->n_pad);
+    const uint64_t cells = pad_to(((uint64_t) window + p->n_rollback) * n_seq, p->n_pad);
     return cells < plan->n_ctx_seq ? (uint32_t) cells : plan->n_ctx_seq;
 }
 

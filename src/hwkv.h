@@ -300,18 +300,17 @@ int hwkv_select_binary(int32_t * windows, const double * scores, int32_t n_unit,
 
 struct hwkv_plan_params {
     uint32_t       n_ctx;       // as given to llama.cpp; rounded up to 256 as it does
-    uint32_t       n_ubatch;
     uint32_t       n_seq_max;
     bool           kv_unified;
     bool           flash_attn;
     enum hwkv_type type_k;
     enum hwkv_type type_v;
-    uint32_t       n_pad;       // cells of a finite group are a multiple of this
+    uint32_t       n_pad;       // cells of a finite group are a multiple of this: 64 on a CPU, 256 where a GPU holds some of them
     uint32_t       n_rollback;  // positions per sequence that can be taken back
     int32_t        v_width_max; // as in the model's geometry, which a policy file does not carry; 0: the policy's
 };
 
-struct hwkv_plan_params hwkv_plan_params_default(void); // 4096, 512, 1, true, true, f16, f16, 256, 64, 0
+struct hwkv_plan_params hwkv_plan_params_default(void); // 4096, 1, true, true, f16, f16, 64, 64, 0
 
 struct hwkv_group {
     int32_t  window;    // HWKV_FULL or finite

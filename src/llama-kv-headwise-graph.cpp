@@ -13,116 +13,152 @@
 // cell indices and masks of all finite groups, shared by all layers
 class llm_graph_input_headwise : public llm_graph_input_i {
 public:
+    struct tensors {
+        ggml_tensor * rows   = nullptr; // I64 [n_stored] where the tokens go
+        ggml_tensor * tokens = nullptr; // I32 [n_stored] which, null if all are stored
+        ggml_tensor * mask   = nullptr; // F16/F32 [n_kv + n_staged, n_tokens/n_stream, 1, n_stream]
+    };
+
     llm_graph_input_headwise(llama_kv_headwise * hw, const llama_cparams & cparams, ggml_context * ctx, const llama_ubatch & ubatch) :
         hw(hw), causal(cparams.causal_attn) {
         for (const auto & g : hw->groups) {
-            auto * idx = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, ubatch.n_tokens);
-            ggml_set_input(idx);
-            ggml_format_name(idx, "hw_idxs_%d", g->ig);
+            const auto s = shape(*g, cparams, ubatch);
 
-            const int64_t n_stream = cparams.kv_unified ? 1 : ubatch.n_seqs_unq;
+            tensors t;
 
-            auto * mask = ggml_new_tensor_4d(ctx, cparams.flash_attn ? GGML_TYPE_F16 : GGML_TYPE_F32, g->n_kv, ubatch.n_tokens/n_stream, 1, n_stream);
-            ggml_set_input(mask);
-            ggml_format_name(mask, "hw_mask_%d", g->ig);
+            t.rows = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, s.n_stored);
+            ggml_set_input(t.rows);
+            ggml_format_name(t.rows, "hw_rows_%d", g->ig);
 
-            idxs .push_back(idx);
-            masks.push_back(mask);
+            if (s.n_stored != (int64_t) ubatch.n_tokens) {
+                t.tokens = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, s.n_stored);
+                ggml_set_input(t.tokens);
+                ggml_format_name(t.tokens, "hw_tokens_%d", g->ig);
+            }
+
+            t.mask = ggml_new_tensor_4d(ctx, cparams.flash_attn ? GGML_TYPE_F16 : GGML_TYPE_F32, g->n_kv + s.n_staged, s.n_row, 1, s.n_stream);
+            ggml_set_input(t.mask);
+            ggml_format_name(t.mask, "hw_mask_%d", g->ig);
+
+            groups.push_back(t);
+            shapes.push_back(s);
         }
     }
 
     void set_input(const llama_ubatch * ubatch) override {
         for (size_t i = 0; i < hw->groups.size(); ++i) {
             const auto & g = *hw->groups[i];
+            const auto & t = groups[i];
 
             // a group whose layers are not part of this graph has no buffers
-            if (idxs[i]->buffer) {
-                g.kv->set_input_k_idxs(idxs[i], ubatch, g.sinfo);
+            if (t.rows->buffer) {
+                ggml_backend_tensor_set(t.rows, g.rows.data(), 0, ggml_nbytes(t.rows));
             }
-            if (masks[i]->buffer) {
-                hw->fill_mask(g, masks[i], *ubatch, causal);
+            if (t.tokens && t.tokens->buffer) {
+                ggml_backend_tensor_set(t.tokens, g.tokens.data(), 0, ggml_nbytes(t.tokens));
+            }
+            if (t.mask->buffer) {
+                hw->fill_mask(g, t.mask, *ubatch, causal);
             }
         }
     }
 
     bool can_reuse(const llm_graph_params & params) override {
-        const int64_t n_stream = params.cparams.kv_unified ? 1 : params.ubatch.n_seqs_unq;
-
         bool res = causal == params.cparams.causal_attn;
 
         for (size_t i = 0; i < hw->groups.size(); ++i) {
-            res &= idxs[i]->ne[0]  == params.ubatch.n_tokens;
-            res &= masks[i]->ne[0] == hw->groups[i]->n_kv;
-            res &= masks[i]->ne[1] == params.ubatch.n_tokens/n_stream;
-            res &= masks[i]->ne[3] == n_stream;
+            res = res && shapes[i] == shape(*hw->groups[i], params.cparams, params.ubatch);
         }
 
         return res;
     }
 
-    std::vector<ggml_tensor *> idxs;  // I64 [n_tokens], per finite group
-    std::vector<ggml_tensor *> masks; // F16/F32 [n_kv, n_tokens/n_stream, 1, n_stream]
+    std::vector<tensors> groups; // the finite ones
 
 private:
+    // what decides on the nodes and their sizes
+    struct dims {
+        int64_t n_stream;
+        int64_t n_row;
+        int64_t n_kv;
+        int64_t n_staged;
+        int64_t n_stored;
+
+        bool operator==(const dims & o) const {
+            return n_stream == o.n_stream && n_row == o.n_row && n_kv == o.n_kv && n_staged == o.n_staged && n_stored == o.n_stored;
+        }
+    };
+
+    dims shape(const llama_kv_headwise::group & g, const llama_cparams & cparams, const llama_ubatch & ubatch) const {
+        dims res;
+        res.n_stream = cparams.kv_unified ? 1 : ubatch.n_seqs_unq;
+        res.n_row    = ubatch.n_tokens/res.n_stream;
+        res.n_kv     = g.n_kv;
+        res.n_staged = hw->n_staged(g, res.n_row);
+        res.n_stored = hw->reserving ? ubatch.n_tokens : g.rows.size();
+        return res;
+    }
+
     llama_kv_headwise * hw;
 
     const bool causal;
+
+    std::vector<dims> shapes;
 };
 
 template <typename T>
-static void fill_rows(T * data, T keep, T drop, const std::vector<llama_pos> & pos, llama_pos p1, int32_t sinks, int32_t recent, bool causal) {
-    const int64_t n_kv = pos.size();
-    for (int64_t j = 0; j < n_kv; ++j) {
-        const llama_pos p0 = pos[j];
-        const bool visible = p0 >= 0 && (p0 <= p1 || !causal) && (p0 < sinks || p1 - p0 < recent);
-        data[j] = visible ? keep : drop;
+void llama_kv_headwise::fill_rows(const group & g, ggml_tensor * dst, const llama_ubatch & ubatch, bool causal, T keep, T drop) {
+    const int64_t n_kv  = g.n_kv;
+    const int64_t n_col = dst->ne[0];
+    const int64_t n_row = dst->ne[1];
+    const bool    is_2d = ubatch.is_pos_2d();
+
+    // 2D place of a token in an image, whose tokens share a position and are ordered by it
+    const auto place_of = [&](int64_t i) {
+        llama_kv_cell_ext res;
+        if (is_2d) {
+            res.x = ubatch.pos[i + ubatch.n_tokens*2];
+            res.y = ubatch.pos[i + ubatch.n_tokens];
+        }
+        return res;
+    };
+
+    for (int64_t i = 0; i < (int64_t) ubatch.n_tokens; ++i) {
+        const llama_seq_id seq_id = ubatch.seq_id[i][0];
+        const llama_pos    p1     = ubatch.pos[i];
+        const auto         ext1   = place_of(i);
+
+        T * data = (T *) dst->data + i*n_col;
+
+        const auto visible = [&](llama_pos p0, const llama_kv_cell_ext & ext0) {
+            const bool res = p0 >= 0 && (p0 <= p1 || !causal) && (p0 < g.sinks || p1 - p0 < g.recent);
+            return res && !(is_2d && causal && p0 == p1 && ext0.is_2d_gt(ext1.x, ext1.y));
+        };
+
+        const auto & seen = g.seen[ubatch.seq_idx[seq_id]];
+        for (int64_t j = 0; j < n_kv; ++j) {
+            data[j] = visible(seen[j].pos, seen[j].ext) ? keep : drop;
+        }
+        std::fill(data + n_kv, data + n_col, drop);
+
+        // the tokens of the same stream stand beside the ring
+        const int64_t i0 = i/n_row*n_row;
+        for (int64_t k = i0; k < i0 + n_row && g.staged; ++k) {
+            const auto * ids = ubatch.seq_id[k];
+            if (std::find(ids, ids + ubatch.n_seq_id[k], seq_id) != ids + ubatch.n_seq_id[k] && visible(ubatch.pos[k], place_of(k))) {
+                data[n_kv + k - i0] = keep;
+            }
+        }
     }
 }
 
 void llama_kv_headwise::fill_mask(const group & g, ggml_tensor * dst, const llama_ubatch & ubatch, bool causal) const {
     GGML_ASSERT(ggml_backend_buffer_is_host(dst->buffer));
 
-    const int64_t n_kv     = dst->ne[0];
-    const int64_t n_stream = dst->ne[3];
-    const int64_t n_tps    = ubatch.n_tokens/n_stream;
-
-    const ggml_fp16_t keep_f16 = ggml_fp32_to_fp16(0.0f);
-    const ggml_fp16_t drop_f16 = ggml_fp32_to_fp16(-INFINITY);
-
-    std::vector<llama_pos> pos(n_kv); // of the cells of one sequence, -1 for the others
-    llama_seq_id seq_last = -1;
-
-    for (int64_t i = 0; i < (int64_t) ubatch.n_tokens; ++i) {
-        const llama_seq_id seq_id = ubatch.seq_id[i][0];
-        const auto & cells = g.kv->v_cells[g.kv->seq_to_stream[seq_id]];
-
-        if (seq_id != seq_last) {
-            for (int64_t j = 0; j < n_kv; ++j) {
-                pos[j] = !cells.is_empty(j) && cells.seq_has(j, seq_id) ? cells.pos_get(j) : -1;
-            }
-            seq_last = seq_id;
-        }
-
-        const int64_t row = (i/n_tps)*n_tps + i%n_tps;
-
-        if (dst->type == GGML_TYPE_F16) {
-            fill_rows((ggml_fp16_t *) dst->data + row*n_kv, keep_f16, drop_f16, pos, ubatch.pos[i], g.sinks, g.recent, causal);
-        } else {
-            fill_rows((float *) dst->data + row*n_kv, 0.0f, -INFINITY, pos, ubatch.pos[i], g.sinks, g.recent, causal);
-        }
-
-        // tokens of an image share a position and are ordered by their place in it
-        if (causal && ubatch.is_pos_2d()) {
-            for (int64_t j = 0; j < n_kv; ++j) {
-                if (pos[j] == ubatch.pos[i] && cells.ext_get(j).is_2d_gt(ubatch.pos[i + ubatch.n_tokens*2], ubatch.pos[i + ubatch.n_tokens])) {
-                    if (dst->type == GGML_TYPE_F16) {
-                        ((ggml_fp16_t *) dst->data)[row*n_kv + j] = drop_f16;
-                    } else {
-                        ((float *) dst->data)[row*n_kv + j] = -INFINITY;
-                    }
-                }
-            }
-        }
+    if (dst->type == GGML_TYPE_F16) {
+        fill_rows<ggml_fp16_t>(g, dst, ubatch, causal, ggml_fp32_to_fp16(0.0f), ggml_fp32_to_fp16(-INFINITY));
+    } else {
+        fill_rows<float>(g, dst, ubatch, causal, 0.0f, -INFINITY);
     }
 }
 
@@ -141,8 +177,8 @@ static ggml_tensor * gather_heads(ggml_context * ctx, ggml_tensor * t, const std
     return res;
 }
 
-// stores the heads of the runs in the columns of a cache tensor [n_embd_gqa, n_cells, n_stream]
-static void store_heads(const llm_graph_context & gctx, ggml_tensor * cache, ggml_tensor * cur, ggml_tensor * idxs, const std::vector<llama_kv_head_run> & runs) {
+// stores the heads of the runs in the columns of a cache tensor [n_embd_gqa, n_cells, n_stream]; tokens: which, null for all
+static void store_heads(const llm_graph_context & gctx, ggml_tensor * cache, ggml_tensor * cur, ggml_tensor * rows, ggml_tensor * tokens, const std::vector<llama_kv_head_run> & runs) {
     auto * ctx = gctx.ctx0;
 
     const int64_t n_embd_head = cur->ne[0];
@@ -152,13 +188,38 @@ static void store_heads(const llm_graph_context & gctx, ggml_tensor * cache, ggm
         auto * src = view_heads(ctx, cur, run.first, run.count);
         GGML_ASSERT(src->nb[1] == ggml_row_size(src->type, n_embd_head));
         src = ggml_view_2d(ctx, src, n_embd_head*run.count, cur->ne[2], cur->nb[2], 0);
+        if (tokens) {
+            src = ggml_get_rows(ctx, src, tokens);
+        }
 
         auto * dst = ggml_view_2d(ctx, cache, n_embd_head*run.count, cache->ne[1]*cache->ne[2], cache->nb[1], ggml_row_size(cache->type, at));
 
-        ggml_build_forward_expand(gctx.gf, ggml_set_rows(ctx, dst, src, idxs));
+        ggml_build_forward_expand(gctx.gf, ggml_set_rows(ctx, dst, src, rows));
 
         at += n_embd_head*run.count;
     }
+}
+
+// the ring [n_embd_head, n_head, n_kv, n_stream] and the current tokens side by side, rounded as the cache does, in n_col cells
+static ggml_tensor * stage_heads(const llm_graph_context & gctx, ggml_tensor * ring, ggml_tensor * cur, const std::vector<llama_kv_head_run> & runs, int64_t n_col) {
+    auto * ctx = gctx.ctx0;
+
+    const int64_t n_stream = ring->ne[3];
+
+    cur = ggml_cast(ctx, gather_heads(ctx, cur, runs, 1), ring->type);
+    cur = ggml_reshape_4d(ctx, cur, cur->ne[0], cur->ne[1], cur->ne[2]/n_stream, n_stream);
+
+    auto * res = ggml_concat(ctx, ring, cur, 2);
+
+    // cells that are there for their number only; masked, so any finite values will do
+    const int64_t n_fill = n_col - res->ne[2];
+    if (n_fill > 0) {
+        res = ggml_concat(ctx, res, ggml_view_4d(ctx, ring, ring->ne[0], ring->ne[1], n_fill, n_stream, ring->nb[1], ring->nb[2], ring->nb[3], 0), 2);
+    }
+
+    // before the ring is written to
+    ggml_build_forward_expand(gctx.gf, res);
+    return res;
 }
 
 // puts the groups' outputs [n_embd_head_v*n_head_group, n_tokens] back in the order of the heads
@@ -254,18 +315,18 @@ ggml_tensor * llama_kv_headwise::build_attn(
         n_used++;
     };
 
-    const auto store = [&](llama_kv_cache & kv, int32_t ig, ggml_tensor * idxs_k, ggml_tensor * idxs_v) {
+    const auto store = [&](llama_kv_cache & kv, int32_t ig, ggml_tensor * rows_k, ggml_tensor * rows_v, ggml_tensor * tokens) {
         const auto & l = kv.layers[kv.map_layer_ids.at(layer.src)];
         if (k_cur) {
-            store_heads(gctx, l.k, k_cur, idxs_k, layer.runs[ig]);
+            store_heads(gctx, l.k, k_cur, rows_k, tokens, layer.runs[ig]);
         }
         if (v_cur) {
-            store_heads(gctx, l.v, v_cur, idxs_v, layer.runs[ig]);
+            store_heads(gctx, l.v, v_cur, rows_v, tokens, layer.runs[ig]);
         }
     };
 
     if (ig_full >= 0 && !layer.runs[ig_full].empty()) {
-        store(*owner, ig_full, k_idxs, v_idxs);
+        store(*owner, ig_full, k_idxs, v_idxs, nullptr);
         attend(ig_full, mctx->get_k(ctx, layer.src), mctx->get_v(ctx, layer.src), mask_full);
     }
 
@@ -275,8 +336,18 @@ ggml_tensor * llama_kv_headwise::build_attn(
             continue;
         }
 
-        store(*g.kv, g.ig, inp->idxs[i], inp->idxs[i]);
-        attend(g.ig, g.kv->get_k(ctx, layer.src, g.n_kv, g.sinfo), g.kv->get_v(ctx, layer.src, g.n_kv, g.sinfo), inp->masks[i]);
+        const auto & t = inp->groups[i];
+
+        auto * k = g.kv->get_k(ctx, layer.src, g.n_kv, g.sinfo);
+        auto * v = g.kv->get_v(ctx, layer.src, g.n_kv, g.sinfo);
+
+        if (t.mask->ne[0] > k->ne[2]) {
+            k = stage_heads(gctx, k, k_cur, layer.runs[g.ig], t.mask->ne[0]);
+            v = stage_heads(gctx, v, v_cur, layer.runs[g.ig], t.mask->ne[0]);
+        }
+
+        store(*g.kv, g.ig, t.rows, t.rows, t.tokens);
+        attend(g.ig, k, v, t.mask);
     }
 
     if (n_used == 1) {

@@ -3,6 +3,7 @@
 #include "llama-kv-headwise.h"
 
 #include "llama-hwkv-model.h"
+#include "llama-hwkv-trace.h"
 
 #include "llama-cparams.h"
 #include "llama-impl.h"
@@ -11,6 +12,13 @@
 #include <stdexcept>
 
 static thread_local std::shared_ptr<llama_kv_headwise_plan> g_pending;
+
+// a policy that is at hand instead of in a file
+struct given_policy {
+    const hwkv_policy * policy;
+    int32_t             ip;
+};
+static thread_local const given_policy * g_given = nullptr;
 
 static std::string describe(const hwkv_error & err) {
     char buf[512];
@@ -46,6 +54,17 @@ static void check_model(const hwkv_policy * policy, const llama_model & model, c
     }
 }
 
+// whether any layer's cache is on a device whose attention wants whole blocks of cells
+static bool on_gpu(const llama_model & model, const llama_cparams & cparams) {
+    for (uint32_t il = 0; il < model.hparams.n_layer_all && cparams.offload_kqv; ++il) {
+        auto * dev = model.dev_layer(il);
+        if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // what tells interchangeable states from others: windows, sinks and heads
 static std::string state_id(const llama_kv_headwise_plan & plan) {
     const auto * policy = plan.policy.get();
@@ -65,18 +84,22 @@ static std::string state_id(const llama_kv_headwise_plan & plan) {
 static std::shared_ptr<llama_kv_headwise_plan> make_plan(const llama_model & model, const llama_context_params & params, const llama_cparams & cparams) {
     hwkv_error err = {};
 
-    hwkv_policy * policy = nullptr;
-    if (hwkv_policy_load(&policy, params.kv_policy, &err) != 0) {
-        throw std::runtime_error(format("KV policy %s: %s", params.kv_policy, describe(err).c_str()));
+    auto res = std::make_shared<llama_kv_headwise_plan>();
+    if (g_given) {
+        res->policy.reset(g_given->policy, [](const hwkv_policy *) {});
+    } else {
+        hwkv_policy * loaded = nullptr;
+        if (hwkv_policy_load(&loaded, params.kv_policy, &err) != 0) {
+            throw std::runtime_error(format("KV policy %s: %s", params.kv_policy, describe(err).c_str()));
+        }
+        res->policy.reset(loaded, hwkv_policy_free);
     }
 
-    auto res = std::make_shared<llama_kv_headwise_plan>();
-    res->policy.reset(policy, hwkv_policy_free);
+    const auto * policy = res->policy.get();
     res->path       = params.kv_policy;
-    res->hash       = hwkv_policy_hash(policy);
     res->sinks      = hwkv_policy_sinks(policy);
     res->n_rollback = params.kv_policy_rollback >= 0 ? params.kv_policy_rollback : 64;
-    res->ip         = params.kv_policy_point ? hwkv_policy_find_point(policy, params.kv_policy_point) : hwkv_policy_selected(policy);
+    res->ip         = g_given ? g_given->ip : params.kv_policy_point ? hwkv_policy_find_point(policy, params.kv_policy_point) : hwkv_policy_selected(policy);
     if (res->ip < 0) {
         throw std::runtime_error(format("KV policy %s: found no operating point \"%s\", expected a name or a number below %d", params.kv_policy,
                     params.kv_policy_point, hwkv_policy_n_point(policy)));
@@ -99,15 +122,17 @@ static std::shared_ptr<llama_kv_headwise_plan> make_plan(const llama_model & mod
         LLAMA_LOG_WARN("%s: KV policy: made for a context of %d, used with %u\n", __func__, hwkv_policy_context(policy), cparams.n_ctx_seq);
     }
 
+    res->n_pad = on_gpu(model, cparams) ? 256 : 64;
+
     auto pp = hwkv_plan_params_default();
     pp.n_ctx       = cparams.n_ctx;
-    pp.n_ubatch    = cparams.n_ubatch;
     pp.n_seq_max   = cparams.n_seq_max;
     pp.kv_unified  = cparams.kv_unified;
     pp.flash_attn  = cparams.flash_attn;
     pp.type_k      = type_k;
     pp.type_v      = type_v;
     pp.n_rollback  = res->n_rollback;
+    pp.n_pad       = res->n_pad;
     pp.v_width_max = model.hparams.n_embd_v_gqa_max();
 
     hwkv_plan * plan = nullptr;
@@ -156,4 +181,15 @@ std::shared_ptr<llama_kv_headwise> llama_kv_headwise::attach(const llama_hparams
     }
 
     return std::make_shared<llama_kv_headwise>(hparams, std::move(g_pending));
+}
+
+llama_context * llama_kv_policy_init_from_model(llama_model * model, llama_context_params params, const hwkv_policy * policy, int32_t ip) {
+    const given_policy given = { policy, ip };
+
+    params.kv_policy = "(in memory)";
+
+    g_given = &given;
+    auto * res = llama_init_from_model(model, params);
+    g_given = nullptr;
+    return res;
 }

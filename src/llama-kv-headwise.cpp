@@ -390,38 +390,24 @@ static void drop(llama_kv_cells & cells, llama_seq_id seq_id, llama_pos p0, llam
     }
 }
 
-void llama_kv_headwise::trim(group & g, const llama_ubatch * ubatch) const {
-    // first and last new position of each sequence
-    std::map<llama_seq_id, std::pair<llama_pos, llama_pos>> fresh;
+llama_pos llama_kv_headwise::keep_from(const group & g, llama_pos first, llama_pos last) const {
+    return std::min(first, last + 1 - (llama_pos) plan->n_rollback) - g.recent + 1;
+}
 
-    for (uint32_t i = 0; ubatch && i < ubatch->n_tokens; ++i) {
-        const llama_pos pos = ubatch->pos[i];
-
-        for (int32_t j = 0; j < ubatch->n_seq_id[i]; ++j) {
-            const auto [it, added] = fresh.try_emplace(ubatch->seq_id[i][j], pos, pos);
-            if (!added) {
-                it->second.first  = std::min(it->second.first,  pos);
-                it->second.second = std::max(it->second.second, pos);
-            }
-        }
-    }
-
+void llama_kv_headwise::trim(group & g, const std::vector<span> & spans, bool done) const {
     for (uint32_t s = 0; s < g.kv->get_n_seq_max(); ++s) {
         auto & cells = g.kv->v_cells[g.kv->seq_to_stream[s]];
 
-        if (cells.seq_pos_max(s) < 0) {
+        const llama_pos newest = cells.seq_pos_max(s);
+        if (newest < 0) {
             continue;
         }
 
-        // the first query that must still find its window: the next one after a rollback, or the first of the ubatch
-        llama_pos first = cells.seq_pos_max(s) + 1 - (llama_pos) plan->n_rollback;
-
-        const auto it = fresh.find(s);
-        if (it != fresh.end()) {
-            first = std::min(it->second.first, it->second.second + 1 - (llama_pos) plan->n_rollback);
+        llama_pos keep = keep_from(g, newest + 1, newest);
+        if (s < spans.size() && spans[s].first >= 0) {
+            keep = keep_from(g, done ? spans[s].last + 1 : spans[s].first, spans[s].last);
         }
 
-        const llama_pos keep = first - g.recent + 1;
         if (keep > g.sinks) {
             drop(cells, s, g.sinks, keep);
         }
@@ -444,10 +430,91 @@ static void evict_oldest(llama_kv_cells & cells, const llama_ubatch & ubatch, in
     }
 }
 
-bool llama_kv_headwise::place(group & g, const llama_ubatch & ubatch) {
+uint32_t llama_kv_headwise::n_staged(const group & g, uint32_t n_tokens) const {
+    const bool staged = reserving ? n_tokens > plan->n_rollback : g.staged;
+    if (!staged) {
+        return 0;
+    }
+    // GPU kernels want whole blocks of cells
+    return plan->n_pad >= 256 ? GGML_PAD(g.n_kv + n_tokens, plan->n_pad) - g.n_kv : n_tokens;
+}
+
+void llama_kv_headwise::look(group & g, const llama_ubatch & ubatch) const {
+    g.n_kv = g.kv->get_n_kv(g.sinfo);
+
+    g.seen.resize(ubatch.n_seqs_unq);
+    for (uint32_t u = 0; u < ubatch.n_seqs_unq; ++u) {
+        const llama_seq_id seq_id = ubatch.seq_id_unq[u];
+        const auto & cells = g.kv->v_cells[g.kv->seq_to_stream[seq_id]];
+
+        g.seen[u].assign(g.n_kv, {});
+        for (uint32_t j = 0; j < g.n_kv; ++j) {
+            if (!cells.is_empty(j) && cells.seq_has(j, seq_id)) {
+                g.seen[u][j] = { cells.pos_get(j), cells.ext_get(j) };
+            }
+        }
+    }
+}
+
+// the tokens of the is-th stream of the ubatch that stay
+bool llama_kv_headwise::store(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans, uint32_t is, uint32_t n_tokens) {
+    const uint32_t strm = g.sinfo.strm[is];
+
+    auto & cells = g.kv->v_cells[strm];
+    auto & head  = g.kv->v_heads[strm];
+
+    for (uint32_t i = is*n_tokens; i < (is + 1)*n_tokens; ++i) {
+        const llama_pos pos = ubatch.pos[i];
+
+        bool stays = !g.staged;
+        for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
+            const auto & span = spans[ubatch.seq_id[i][j]];
+            stays = stays || pos < g.sinks || pos >= keep_from(g, span.last + 1, span.last);
+        }
+        if (!stays) {
+            continue;
+        }
+
+        if (cells.get_used() == cells.size()) {
+            evict_oldest(cells, ubatch, g.sinks, 1);
+        }
+        if (cells.get_used() == cells.size()) {
+            return false;
+        }
+        while (!cells.is_empty(head % cells.size())) {
+            head++;
+        }
+        head %= cells.size();
+
+        cells.pos_set(head, pos);
+
+        llama_kv_cell_ext ext;
+        if (ubatch.is_pos_2d()) {
+            ext.x = ubatch.pos[i + ubatch.n_tokens*2];
+            ext.y = ubatch.pos[i + ubatch.n_tokens];
+        }
+        if (ubatch.token) {
+            ext.tok = ubatch.token[i];
+        }
+        cells.ext_set(head, ext);
+
+        for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
+            cells.seq_add(head, ubatch.seq_id[i][j]);
+        }
+
+        g.tokens.push_back(i);
+        g.rows.push_back((int64_t) strm*cells.size() + head);
+
+        head++;
+    }
+
+    return true;
+}
+
+bool llama_kv_headwise::place(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans) {
     auto & kv = *g.kv;
 
-    trim(g, &ubatch);
+    trim(g, spans, false);
 
     // as the owner does: one slot for the whole ubatch, or one for each stream
     const uint32_t n_strm   = kv.get_n_stream() == 1 ? 1 : ubatch.n_seqs_unq;
@@ -458,66 +525,52 @@ bool llama_kv_headwise::place(group & g, const llama_ubatch & ubatch) {
     g.sinfo.s1 = 0;
     g.sinfo.resize(n_strm);
 
-    for (uint32_t s = 0; s < n_strm; ++s) {
-        const uint32_t strm = kv.seq_to_stream[ubatch.seq_id_unq[s]];
+    g.staged = false;
+    for (uint32_t is = 0; is < n_strm; ++is) {
+        const uint32_t strm = kv.seq_to_stream[ubatch.seq_id_unq[is]];
 
-        g.sinfo.strm[s] = strm;
+        g.sinfo.strm[is] = strm;
         g.sinfo.s0 = std::min<uint32_t>(g.sinfo.s0, strm);
         g.sinfo.s1 = std::max<uint32_t>(g.sinfo.s1, strm);
 
-        auto & cells = kv.v_cells[strm];
-        auto & head  = kv.v_heads[strm];
-
-        if (n_tokens > cells.size()) {
-            return false;
-        }
-        if (cells.get_used() + n_tokens > cells.size()) {
-            evict_oldest(cells, ubatch, g.sinks, cells.get_used() + n_tokens - cells.size());
-        }
-
-        for (uint32_t ii = 0; ii < n_tokens; ++ii) {
-            uint32_t n_tested = 0;
-            while (n_tested < cells.size() && !cells.is_empty(head % cells.size())) {
-                head++;
-                n_tested++;
-            }
-            if (n_tested == cells.size()) {
-                return false;
-            }
-
-            const uint32_t idx = head++ % cells.size();
-            const uint32_t i   = s*n_tokens + ii;
-
-            cells.pos_set(idx, ubatch.pos[i]);
-
-            llama_kv_cell_ext ext;
-            if (ubatch.is_pos_2d()) {
-                ext.x = ubatch.pos[i + ubatch.n_tokens*2];
-                ext.y = ubatch.pos[i + ubatch.n_tokens];
-            }
-            if (ubatch.token) {
-                ext.tok = ubatch.token[i];
-            }
-            cells.ext_set(idx, ext);
-
-            for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
-                cells.seq_add(idx, ubatch.seq_id[i][j]);
-            }
-
-            g.sinfo.idxs[s].push_back(idx);
-        }
-
-        head %= cells.size();
+        const auto & cells = kv.v_cells[strm];
+        g.staged = g.staged || cells.get_used() + n_tokens > cells.size();
     }
 
-    g.n_kv = kv.get_n_kv(g.sinfo);
+    if (g.staged) {
+        look(g, ubatch);
+        trim(g, spans, true);
+    }
+
+    g.tokens.clear();
+    g.rows.clear();
+    for (uint32_t is = 0; is < n_strm; ++is) {
+        if (!store(g, ubatch, spans, is, n_tokens)) {
+            return false;
+        }
+    }
+
+    if (!g.staged) {
+        look(g, ubatch);
+    }
 
     return true;
 }
 
 bool llama_kv_headwise::apply(const llama_ubatch & ubatch) {
+    reserving = false;
+
+    std::vector<span> spans(owner->get_n_seq_max());
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
+            auto & span = spans[ubatch.seq_id[i][j]];
+            span.first = span.first < 0 ? ubatch.pos[i] : std::min(span.first, ubatch.pos[i]);
+            span.last  = std::max(span.last, ubatch.pos[i]);
+        }
+    }
+
     for (auto & g : groups) {
-        if (!place(*g, ubatch)) {
+        if (!place(*g, ubatch, spans)) {
             LLAMA_LOG_ERROR("%s: window %d: no room for %u tokens in %u cells\n", __func__,
                     g->recent + g->sinks, ubatch.n_tokens, g->kv->get_size());
             return false;
@@ -528,6 +581,8 @@ bool llama_kv_headwise::apply(const llama_ubatch & ubatch) {
 }
 
 void llama_kv_headwise::apply_full() {
+    reserving = true;
+
     for (auto & g : groups) {
         const uint32_t n_stream = g->kv->get_n_stream();
 
@@ -539,7 +594,6 @@ void llama_kv_headwise::apply_full() {
         g->sinfo.resize(n_stream);
         for (uint32_t s = 0; s < n_stream; ++s) {
             g->sinfo.strm[s] = s;
-            g->sinfo.idxs[s].resize(1, 0);
         }
     }
 }
@@ -558,7 +612,7 @@ void llama_kv_headwise::state_write(llama_io_write_i & io, llama_seq_id seq_id, 
     io.write(plan->state_id.data(), plan->state_id.size());
 
     for (const auto & g : groups) {
-        trim(*g, nullptr);
+        trim(*g, {}, true);
         g->kv->state_write(io, seq_id, flags);
     }
 }
@@ -578,7 +632,7 @@ void llama_kv_headwise::state_read(llama_io_read_i & io, llama_seq_id seq_id, ll
     try {
         for (const auto & g : groups) {
             // room for what comes: the other sequences keep only what they need
-            trim(*g, nullptr);
+            trim(*g, {}, true);
             g->kv->state_read(io, seq_id, flags);
         }
     } catch (...) {

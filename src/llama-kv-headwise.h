@@ -26,15 +26,15 @@ struct llama_kv_head_run {
 // a policy made ready for one model and one set of context parameters
 struct llama_kv_headwise_plan {
     std::string path;
-    std::string hash;
     std::string point;
     std::string state_id; // same for policies whose states are interchangeable
     int32_t     sinks      = 0;
     uint32_t    n_rollback = 0;
+    uint32_t    n_pad      = 1; // cells of a ring are a multiple of this
 
-    std::shared_ptr<struct hwkv_policy> policy;
-    std::shared_ptr<struct hwkv_plan>   plan;
-    int32_t                             ip = 0; // operating point
+    std::shared_ptr<const struct hwkv_policy> policy;
+    std::shared_ptr<struct hwkv_plan>         plan;
+    int32_t                                   ip = 0; // operating point
 };
 
 // Active while a context creates its memory: the first cache without a window of its own takes the policy.
@@ -96,7 +96,6 @@ public:
     // can a sequence go on at p as if it had been run from the start?
     static bool can_resume(llama_memory_i * mem, llama_seq_id seq_id, llama_pos p);
 
-
     void memory_breakdown(std::map<ggml_backend_buffer_type_t, size_t> & mb) const;
 
     // pending shifts and stream copies; returns false if nothing is left for the owner to do
@@ -147,6 +146,18 @@ public:
 private:
     friend class llm_graph_input_headwise;
 
+    // what the mask needs to know of a cell
+    struct cell {
+        llama_pos         pos = -1; // -1: nothing of this sequence
+        llama_kv_cell_ext ext;
+    };
+
+    // first and last position of a sequence in an ubatch
+    struct span {
+        llama_pos first = -1; // -1: none
+        llama_pos last  = -1;
+    };
+
     struct group {
         int32_t  ig;     // index in the plan
         int32_t  sinks;  // first positions that stay
@@ -155,9 +166,18 @@ private:
         llama_hparams hparams; // the child's view of the model
         std::unique_ptr<llama_kv_cache> kv;
 
-        // the current ubatch
+        // the current ubatch: its streams, and how many cells of the ring are looked at
         llama_kv_cache::slot_info sinfo;
         uint32_t n_kv = 0;
+
+        // The ring has no room for the ubatch: its tokens are attended to beside the ring as it was before, and only those
+        // that stay are stored.
+        bool staged = false;
+
+        std::vector<std::vector<cell>> seen; // [n_seqs_unq][n_kv] cells that the ubatch finds, per sequence
+
+        std::vector<int32_t> tokens; // of the ubatch that are stored
+        std::vector<int64_t> rows;   // where, over all streams
     };
 
     struct layer {
@@ -167,9 +187,20 @@ private:
 
     bool holds_window(const group & g, llama_seq_id seq_id, llama_pos p) const;
 
-    bool place(group & g, const llama_ubatch & ubatch);
-    // frees what neither the ubatch (may be null) nor a continuation within the rollback room needs
-    void trim (group & g, const llama_ubatch * ubatch) const;
+    bool place(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans);
+    bool store(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans, uint32_t is, uint32_t n_tokens);
+    void look (group & g, const llama_ubatch & ubatch) const;
+
+    // the oldest recent position that a query at `first`, or one within the rollback room of `last`, attends to
+    llama_pos keep_from(const group & g, llama_pos first, llama_pos last) const;
+    // frees what neither the ubatch (spans may be empty) nor a continuation within the rollback room needs
+    void trim(group & g, const std::vector<span> & spans, bool done) const;
+
+    // columns of a mask beside the ring's cells
+    uint32_t n_staged(const group & g, uint32_t n_tokens) const;
+
+    template <typename T>
+    static void fill_rows(const group & g, ggml_tensor * dst, const llama_ubatch & ubatch, bool causal, T keep, T drop);
     void fill_mask(const group & g, ggml_tensor * dst, const llama_ubatch & ubatch, bool causal) const;
     void check_size() const; // throws if the allocation is not what the plan promised
 
@@ -184,4 +215,6 @@ private:
     mutable std::vector<std::unique_ptr<group>> groups; // finite windows; trimming is not a change of state
 
     std::vector<layer> layers; // [n_layer_all]
+
+    bool reserving = false; // graphs are built for their size only: take the larger kind
 };

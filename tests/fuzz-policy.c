@@ -84,7 +84,6 @@ static void check_plans(const struct hwkv_policy * policy) {
         params[i] = hwkv_plan_params_default();
     }
     params[1].n_ctx      = 1;
-    params[1].n_ubatch   = 1;
     params[1].n_rollback = 0;
     params[1].n_pad      = 1;
     params[2].n_ctx      = 1000001;

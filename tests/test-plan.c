@@ -32,11 +32,11 @@ static struct hwkv_plan * make_plan(const int32_t windows[5], const struct hwkv_
     return plan; // a plan outlives its policy
 }
 
-// One sequence at 8192, ubatch 512, rollback 64, padding 256, f16. A head of layer 3 has 128 bytes K and 128 V a cell,
+// One sequence at 8192, rollback 64, padding 64, f16. A head of layer 3 has 128 bytes K and 128 V a cell,
 // one of layer 7 has 256 K and 128 V.
 //   full: one head of each layer, 8192 cells: K 8192 x 384, V 8192 x 256
-//   256:  one head of each layer, pad(256 + 64 + 512) = 1024 cells: K 1024 x 384, V 1024 x 256
-//   1024: one head of layer 7, pad(1024 + 64 + 512 = 1600) = 1792 cells: K 1792 x 256, V 1792 x 128
+//   256:  one head of each layer, 256 + 64 = 320 cells: K 320 x 384, V 320 x 256
+//   1024: one head of layer 7, 1024 + 64 = 1088 cells: K 1088 x 256, V 1088 x 128
 //   plain: 8192 x (2 x 256 + 3 x 384)
 static void test_plan__one_sequence(void) {
     struct hwkv_plan_params params = hwkv_plan_params_default();
@@ -46,9 +46,9 @@ static void test_plan__one_sequence(void) {
     CHECK_EQ_INT(hwkv_plan_n_stream(plan), 1);
     CHECK_EQ_INT(hwkv_plan_n_ctx_seq(plan), 8192);
     check_group(plan, 0, HWKV_FULL, 2, 2, 8192, 8192 * 384, 8192 * 256);
-    check_group(plan, 1, 256, 2, 2, 1024, 1024 * 384, 1024 * 256);
-    check_group(plan, 2, 1024, 1, 1, 1792, 1792 * 256, 1792 * 128);
-    CHECK_EQ_INT(hwkv_plan_size(plan), 8192 * 640 + 1024 * 640 + 1792 * 384);
+    check_group(plan, 1, 256, 2, 2, 320, 320 * 384, 320 * 256);
+    check_group(plan, 2, 1024, 1, 1, 1088, 1088 * 256, 1088 * 128);
+    CHECK_EQ_INT(hwkv_plan_size(plan), 8192 * 640 + 320 * 640 + 1088 * 384);
     CHECK_EQ_INT(hwkv_plan_size_plain(plan), 13631488);
 
     int32_t n = 0;
@@ -67,19 +67,19 @@ static void test_plan__one_sequence(void) {
     hwkv_plan_free(plan);
 }
 
-// Four slots that share one cache need four windows: 256 -> pad(4 x 320 + 512) = 1792; 1024 -> pad(4 x 1088 + 512) = 4864.
+// Four slots that share one cache need four windows: 256 -> 4 x 320 = 1280; 1024 -> 4 x 1088 = 4352.
 static void test_plan__unified_slots(void) {
     struct hwkv_plan_params params = hwkv_plan_params_default();
     params.n_ctx     = 8192;
     params.n_seq_max = 4;
     struct hwkv_plan * plan = make_plan(mixed, &params);
     CHECK_EQ_INT(hwkv_plan_n_stream(plan), 1);
-    CHECK_EQ_INT(hwkv_plan_group(plan, 1)->n_cells, 1792);
-    CHECK_EQ_INT(hwkv_plan_group(plan, 2)->n_cells, 4864);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 1)->n_cells, 1280);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 2)->n_cells, 4352);
     hwkv_plan_free(plan);
 }
 
-// Four streams of 2048: every group has its cells four times, and 1024 needs 1792 of 2048.
+// Four streams of 2048: every group has its cells four times, and 1024 needs 1088 of 2048.
 static void test_plan__streams(void) {
     struct hwkv_plan_params params = hwkv_plan_params_default();
     params.n_ctx      = 8192;
@@ -89,8 +89,8 @@ static void test_plan__streams(void) {
     CHECK_EQ_INT(hwkv_plan_n_stream(plan), 4);
     CHECK_EQ_INT(hwkv_plan_n_ctx_seq(plan), 2048);
     check_group(plan, 0, HWKV_FULL, 2, 2, 2048, 4 * 2048 * 384, 4 * 2048 * 256);
-    check_group(plan, 1, 256, 2, 2, 1024, 4 * 1024 * 384, 4 * 1024 * 256);
-    check_group(plan, 2, 1024, 1, 1, 1792, 4 * 1792 * 256, 4 * 1792 * 128);
+    check_group(plan, 1, 256, 2, 2, 320, 4 * 320 * 384, 4 * 320 * 256);
+    check_group(plan, 2, 1024, 1, 1, 1088, 4 * 1088 * 256, 4 * 1088 * 128);
     CHECK_EQ_INT(hwkv_plan_size_plain(plan), 13631488);
     hwkv_plan_free(plan);
 }
@@ -103,6 +103,10 @@ static void test_plan__short_context(void) {
     CHECK_EQ_INT(hwkv_plan_n_ctx_seq(plan), 1024);
     CHECK_EQ_INT(hwkv_plan_n_group(plan), 2);
     check_group(plan, 0, HWKV_FULL, 2, 3, 1024, 1024 * (128 + 2 * 256), 1024 * 3 * 128);
+    check_group(plan, 1, 256, 2, 2, 320, 320 * 384, 320 * 256);
+    hwkv_plan_free(plan);
+    params.n_rollback = 1000;
+    plan = make_plan(mixed, &params);
     check_group(plan, 1, 256, 2, 2, 1024, 1024 * 384, 1024 * 256);
     CHECK_EQ_INT(hwkv_plan_size(plan), hwkv_plan_size_plain(plan));
     hwkv_plan_free(plan);
@@ -128,12 +132,12 @@ static void test_plan__without_flash_attention(void) {
     params.flash_attn = false;
     struct hwkv_plan * plan = make_plan(mixed, &params);
     CHECK_EQ_INT(hwkv_plan_size_plain(plan), 8192 * (256 + 384 + 768 + 384));
-    CHECK_EQ_INT(hwkv_plan_size(plan), 8192 * 640 + 1024 * 640 + 1792 * 384);
+    CHECK_EQ_INT(hwkv_plan_size(plan), 8192 * 640 + 320 * 640 + 1088 * 384);
     hwkv_plan_free(plan);
     params.v_width_max = 1024; // a sliding-window layer is wider still: 2048 bytes for each layer
     plan = make_plan(mixed, &params);
     CHECK_EQ_INT(hwkv_plan_size_plain(plan), 8192 * (256 + 2048 + 768 + 2048));
-    CHECK_EQ_INT(hwkv_plan_size(plan), 8192 * 640 + 1024 * 640 + 1792 * 384);
+    CHECK_EQ_INT(hwkv_plan_size(plan), 8192 * 640 + 320 * 640 + 1088 * 384);
     hwkv_plan_free(plan);
 }
 
@@ -143,11 +147,11 @@ static void test_plan__quantised(void) {
     params.n_ctx  = 8192;
     params.type_k = HWKV_TYPE_Q8_0;
     params.type_v = HWKV_TYPE_Q8_0;
-    params.n_pad  = 64;
+    params.n_pad  = 256; // as on a GPU
     struct hwkv_plan * plan = make_plan(mixed, &params);
     check_group(plan, 0, HWKV_FULL, 2, 2, 8192, 8192 * (68 + 136), 8192 * (68 + 68));
-    check_group(plan, 1, 256, 2, 2, 832, 832 * (68 + 136), 832 * (68 + 68)); // 256 + 64 + 512
-    check_group(plan, 2, 1024, 1, 1, 1600, 1600 * 136, 1600 * 68);
+    check_group(plan, 1, 256, 2, 2, 512, 512 * (68 + 136), 512 * (68 + 68)); // 256 + 64, padded
+    check_group(plan, 2, 1024, 1, 1, 1280, 1280 * 136, 1280 * 68);
     hwkv_plan_free(plan);
 }
 

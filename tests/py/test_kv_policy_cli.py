@@ -27,7 +27,7 @@ def test_help_is_exactly_what_the_readme_shows(run, root, command):
 
 def test_help_wins_over_mistakes_and_names_every_option(run):
     text = run("check", "--nonsense", "--help").stdout
-    for option in ("-m", "-c", "-ub", "-np", "--kv-unified", "--no-kv-unified", "-fa", "-ctk", "-ctv", "--pad", "--rollback", "--strict", "--json"):
+    for option in ("-m", "-c", "-np", "--kv-unified", "--no-kv-unified", "-fa", "-ctk", "-ctv", "--pad", "--rollback", "--strict", "--json"):
         assert re.search(rf"^  {option}\b|, {option}\b", text, re.MULTILINE), option
 
 
@@ -267,18 +267,18 @@ def test_show_head_and_points_exactly(run, scores_file):
 
 
 def test_show_memory_exactly(run, scores_file):
-    # cells: 256+512+64 = 832 -> 1024 and 1024+512+64 = 1600 -> 1792 (sinks are part of the window)
+    # cells: 256 + 64 and 1024 + 64 (sinks are part of the window)
     lines = run("show", scores_file).stdout.splitlines()
     assert lines[-9:] == [
-        "  context 4096, cache f16/f16, flash attention on, ubatch 512, sequences 1, rollback 64",
+        "  context 4096, cache f16/f16, flash attention on, sequences 1, rollback 64",
         "",
         "      window  layers   heads        cells          MiB            bytes",
         "        full       1       1         4096         1.00          1048576",
-        "         256       2       2         1024         0.50           524288",
-        "        1024       1       1         1792         0.44           458752",
-        "       total               4                      1.94          2031616",
+        "         256       2       2          320         0.16           163840",
+        "        1024       1       1         1088         0.27           278528",
+        "       total               4                      1.42          1490944",
         "       plain                                      4.00          4194304",
-        "       saved                       51.56%         2.06          2162688",
+        "       saved                       64.45%         2.58          2703360",
     ]
 
 

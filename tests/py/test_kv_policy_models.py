@@ -98,37 +98,37 @@ def test_tiny_models_are_the_same_for_the_same_seed(tmp_path):
 
 def test_check_by_hand(run, uniform, tiny):
     # 4 layers x 2 heads, 64+64 elements of 2 bytes: 256 bytes per head and cell
-    # cells: 128 + 512 (ubatch) + 64 (rollback) = 704, padded to 768
+    # cells: 128 + 64 (rollback)
     file = uniform()
     report = json.loads(run("check", file, "-m", tiny("llama"), "--json").stdout)
     assert report["fits"] is True
-    assert report["groups"] == [{"window": 128, "layers": 4, "heads": 8, "cells": 768, "k_bytes": 8 * 768 * 128, "v_bytes": 8 * 768 * 128}]
-    assert (report["bytes"], report["plain_bytes"], report["saved_bytes"]) == (8 * 768 * 256, 8 * 1024 * 256, 8 * 256 * 256)
+    assert report["groups"] == [{"window": 128, "layers": 4, "heads": 8, "cells": 192, "k_bytes": 8 * 192 * 128, "v_bytes": 8 * 192 * 128}]
+    assert (report["bytes"], report["plain_bytes"], report["saved_bytes"]) == (8 * 192 * 256, 8 * 1024 * 256, 8 * 832 * 256)
 
     text = run("check", file, "-m", tiny("llama")).stdout.splitlines()
     assert text[0] == f"{file}: point uniform-128 fits {tiny('llama')} (llama)"
     assert text[-5:] == [
         "      window  layers   heads        cells          MiB            bytes",
-        "         128       4       8          768         1.50          1572864",
-        "       total               8                      1.50          1572864",
+        "         128       4       8          192         0.38           393216",
+        "       total               8                      0.38           393216",
         "       plain                                      2.00          2097152",
-        "       saved                       25.00%         0.50           524288",
+        "       saved                       81.25%         1.62          1703936",
     ]
 
 
 def test_check_settings_by_hand(run, uniform):
     file = uniform()
-    # ubatch 32, no rollback, no padding: 128 + 32 cells; 4 streams of 1024 cells each
-    report = json.loads(run("check", file, "--json", "-c", 4096, "-np", 4, "--no-kv-unified", "-ub", 32, "--rollback", 0, "--pad", 1).stdout)
+    # 7 positions to take back, no padding: 128 + 7 cells; 4 streams of 1024 cells each
+    report = json.loads(run("check", file, "--json", "-c", 4096, "-np", 4, "--no-kv-unified", "--rollback", 7, "--pad", 1).stdout)
     assert (report["n_stream"], report["n_ctx_seq"]) == (4, 1024)
-    assert report["groups"][0]["cells"] == 160
-    assert report["bytes"] == 4 * 8 * 160 * 256
+    assert report["groups"][0]["cells"] == 135
+    assert report["bytes"] == 4 * 8 * 135 * 256
     assert report["plain_bytes"] == 4 * 8 * 1024 * 256
     # q8_0: 34 bytes for 32 elements
-    report = json.loads(run("check", file, "--json", "-ctk", "q8_0", "--pad", 64).stdout)
-    assert report["groups"][0]["cells"] == 704
-    assert report["groups"][0]["k_bytes"] == 8 * 704 * 68
-    assert report["groups"][0]["v_bytes"] == 8 * 704 * 128
+    report = json.loads(run("check", file, "--json", "-ctk", "q8_0", "--pad", 256).stdout)
+    assert report["groups"][0]["cells"] == 256
+    assert report["groups"][0]["k_bytes"] == 8 * 256 * 68
+    assert report["groups"][0]["v_bytes"] == 8 * 256 * 128
 
 
 def test_check_without_flash_attention_pads_v_to_the_widest_layer(run, tiny, uniform):

@@ -35,13 +35,13 @@ def test_dry_run_prints_the_plan(program, model, policy):
     args = (program("llama-server"), "-m", model, "-c", 8192, "-np", 1, "--kv-policy-dry-run")
     result = run(*args, "--kv-policy", policy)
     assert result.returncode == 0
-    # 512 + 64 to take back + 512 of a ubatch, in steps of 256; 90 heads of 256 bytes
+    # 512 + 64 to take back; 90 heads of 256 bytes
     assert [line.split() for line in result.stdout.splitlines()] == [
         ["window", "layers", "heads", "cells", "MiB", "device"],
-        ["512", "30", "90", "1280", f"{1280 * 90 * 256 / 2**20:.2f}", "CPU"],
-        ["total", f"{1280 * 90 * 256 / 2**20:.2f}"],
+        ["512", "30", "90", "576", f"{576 * 90 * 256 / 2**20:.2f}", "CPU"],
+        ["total", f"{576 * 90 * 256 / 2**20:.2f}"],
         ["plain", "180.00"],
-        ["saved", f"{180 - 1280 * 90 * 256 / 2**20:.2f}", "(84.4%)"],
+        ["saved", f"{180 - 576 * 90 * 256 / 2**20:.2f}", "(93.0%)"],
     ]
     by_environment = run(*args, env={"LLAMA_ARG_KV_POLICY": str(policy)})
     assert by_environment.stdout == result.stdout
@@ -74,9 +74,9 @@ def test_bench_compares_policies(program, model, tmp_path):
     assert result.returncode == 0, result.stderr
     plain, windowed = json.loads(result.stdout)
     assert [plain["kv_policy"], windowed["kv_policy"]] == ["none", str(policy)]
-    # 302 tokens are 512 cells; the window takes 64 + 64 to take back + 64 of a ubatch, rounded up to 256
+    # 302 tokens are 512 cells; the window takes 64 + 64 to take back
     assert plain["kv_mib"] == pytest.approx(512 * 90 * 256 / 2**20)
-    assert windowed["kv_mib"] == pytest.approx(256 * 90 * 256 / 2**20)
+    assert windowed["kv_mib"] == pytest.approx(128 * 90 * 256 / 2**20)
 
 
 def test_perplexity_takes_it(program, model, policy, tmp_path):

@@ -13,7 +13,6 @@ struct check_args {
     const char * model;
     const char * point;
     int64_t      n_ctx;      // 0: the policy's
-    int64_t      n_ubatch;
     int64_t      n_seq_max;
     int64_t      n_pad;
     int64_t      n_rollback;
@@ -52,7 +51,6 @@ static void set_params(struct check * check) {
     struct hwkv_plan_params   params = plan_params_of(check->policy);
 
     params.n_ctx      = args->n_ctx > 0 ? (uint32_t) args->n_ctx : params.n_ctx;
-    params.n_ubatch   = (uint32_t) args->n_ubatch;
     params.n_seq_max  = (uint32_t) args->n_seq_max;
     params.n_pad      = (uint32_t) args->n_pad;
     params.n_rollback = (uint32_t) args->n_rollback;
@@ -153,8 +151,8 @@ static void print_report_json(const struct check * check) {
     json_text("point", hwkv_policy_point(check->policy, check->ip)->name);
     json_text("model", check->args->model);
     printf("  \"fits\": true,\n");
-    printf("  \"n_ctx\": %" PRIu32 ",\n  \"n_ctx_seq\": %" PRIu32 ",\n  \"n_ubatch\": %" PRIu32 ",\n  \"n_seq_max\": %" PRIu32 ",\n",
-           params->n_ctx, hwkv_plan_n_ctx_seq(check->plan), params->n_ubatch, params->n_seq_max);
+    printf("  \"n_ctx\": %" PRIu32 ",\n  \"n_ctx_seq\": %" PRIu32 ",\n  \"n_seq_max\": %" PRIu32 ",\n",
+           params->n_ctx, hwkv_plan_n_ctx_seq(check->plan), params->n_seq_max);
     printf("  \"n_stream\": %" PRIu32 ",\n  \"kv_unified\": %s,\n  \"flash_attn\": %s,\n", hwkv_plan_n_stream(check->plan),
            params->kv_unified ? "true" : "false", params->flash_attn ? "true" : "false");
     printf("  \"type_k\": \"%s\",\n  \"type_v\": \"%s\",\n  \"n_pad\": %" PRIu32 ",\n  \"n_rollback\": %" PRIu32 ",\n",
@@ -236,7 +234,6 @@ static bool read_args(struct check_args * args, int argc, char ** argv) {
         { "-m",              "--model",        OPT_STRING, &args->model,      0, 0         },
         { "-c",              "--ctx-size",     OPT_INT,    &args->n_ctx,      1, 1 << 30   },
         { "--point",         NULL,             OPT_STRING, &args->point,      0, 0         },
-        { "-ub",             "--ubatch-size",  OPT_INT,    &args->n_ubatch,   1, 1 << 20   },
         { "-np",             "--parallel",     OPT_INT,    &args->n_seq_max,  1, 256       },
         { "--kv-unified",    "-kvu",           OPT_FLAG,   &args->kv_unified, 0, 0         },
         { "--no-kv-unified", "-no-kvu",        OPT_CLEAR,  &args->kv_unified, 0, 0         },
@@ -264,7 +261,6 @@ int cmd_check(int argc, char ** argv) {
     const struct hwkv_plan_params defaults = hwkv_plan_params_default();
 
     struct check_args args = {
-        .n_ubatch   = defaults.n_ubatch,
         .n_seq_max  = defaults.n_seq_max,
         .n_pad      = defaults.n_pad,
         .n_rollback = defaults.n_rollback,

@@ -16,9 +16,9 @@ void groups_print(const struct hwkv_plan * plan, const struct hwkv_plan_params *
     const uint32_t n_stream = hwkv_plan_n_stream(plan);
 
     const char * streams = params->n_seq_max == 1 ? "" : params->kv_unified ? " (unified)" : " (one stream each)";
-    printf("  context %" PRIu32 ", cache %s/%s, flash attention %s, ubatch %" PRIu32 ", sequences %" PRIu32 "%s, rollback %" PRIu32 "\n\n",
+    printf("  context %" PRIu32 ", cache %s/%s, flash attention %s, sequences %" PRIu32 "%s, rollback %" PRIu32 "\n\n",
            params->n_ctx, hwkv_type_name(params->type_k), hwkv_type_name(params->type_v), params->flash_attn ? "on" : "off",
-           params->n_ubatch, params->n_seq_max, streams, params->n_rollback);
+           params->n_seq_max, streams, params->n_rollback);
 
     printf("  %10s %7s %7s %12s %12s %16s\n", "window", "layers", "heads", n_stream > 1 ? "cells/stream" : "cells", "MiB", "bytes");
 
