@@ -1,0 +1,180 @@
+// Few rows, a part of hwkv-fattn-kernel.h: up to ROWS_FEW query rows, whose number is a constant to the compiler.
+
+// sc[row][key] = k[key] . q[row]
+INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, const float * q, const int n_row, const int type) {
+    const int step = n_row * 4 <= VEC_ACC ? 4 : 2; // keys at once
+    for (int32_t j0 = 0; j0 < ks->n; j0 += VEC_WIDTH) {
+        vec part[ROWS_FEW][VEC_WIDTH];
+        for (int j = 0; j < VEC_WIDTH; j += step) {
+            vec sum[4][ROWS_FEW];
+            const char * row[4];
+            for (int i = 0; i < step; i++) {
+                row[i] = t->k + (size_t) ks->at[j0 + j + i] * t->k_nb;
+                prefetch(row[i], AHEAD * t->k_nb, row_size(t->dk, type));
+                for (int r = 0; r < n_row; r++) {
+                    sum[i][r] = (vec) { 0 };
+                }
+            }
+            for (int32_t d = 0; d < t->dk; d += VEC_WIDTH) {
+                for (int i = 0; i < step; i++) {
+                    const vec x = vec_kv(row[i], d, type);
+                    for (int r = 0; r < n_row; r++) {
+                        sum[i][r] += x * vec_load(q + r * t->dk + d);
+                    }
+                }
+            }
+            for (int i = 0; i < step; i++) {
+                for (int r = 0; r < n_row; r++) {
+                    part[r][j + i] = sum[i][r];
+                }
+            }
+        }
+        for (int r = 0; r < n_row; r++) {
+            vec_store(sc + r * KEYS + j0, vec_sums(part[r]));
+        }
+    }
+}
+
+// n_vec vectors of the values, from dim d on
+INLINE void few_values_part(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep,
+                            int32_t d, const int n_row, const int type, const int n_vec) {
+    vec sum[ROWS_FEW][4];
+    for (int r = 0; r < n_row; r++) {
+        for (int i = 0; i < n_vec; i++) {
+            sum[r][i] = vec_load(t->o + r * t->dv + d + i * VEC_WIDTH) * keep[r];
+        }
+    }
+    for (int32_t j = 0; j < ks->n; j++) {
+        const char * row = t->v + (size_t) ks->at[j] * t->v_nb;
+        prefetch(row, AHEAD * t->v_nb + row_size(d, type), row_size(n_vec * VEC_WIDTH, type));
+        vec x[4];
+        for (int i = 0; i < n_vec; i++) {
+            x[i] = vec_kv(row, d + i * VEC_WIDTH, type);
+        }
+        for (int r = 0; r < n_row; r++) {
+            for (int i = 0; i < n_vec; i++) {
+                sum[r][i] += x[i] * sc[r * KEYS + j];
+            }
+        }
+    }
+    for (int r = 0; r < n_row; r++) {
+        for (int i = 0; i < n_vec; i++) {
+            vec_store(t->o + r * t->dv + d + i * VEC_WIDTH, sum[r][i]);
+        }
+    }
+}
+
+INLINE void few_values(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep,
+                       const int n_row, const int type) {
+    const int n_vec = n_row * 4 <= VEC_ACC ? 4 : 2;
+    int32_t d = 0;
+    for (; d + n_vec * VEC_WIDTH <= t->dv; d += n_vec * VEC_WIDTH) {
+        few_values_part(t, ks, sc, keep, d, n_row, type, n_vec);
+    }
+    for (; d < t->dv; d += VEC_WIDTH) {
+        few_values_part(t, ks, sc, keep, d, n_row, type, 1);
+    }
+}
+
+#define FEW(n) \
+    static void few_scores_f16_##n(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, const float * q) {          \
+        few_scores(sc, t, ks, q, n, HWKV_FATTN_F16);                                                                                 \
+    }                                                                                                                                \
+    static void few_scores_q8_##n(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, const float * q) {           \
+        few_scores(sc, t, ks, q, n, HWKV_FATTN_Q8_0);                                                                                \
+    }                                                                                                                                \
+    static void few_values_f16_##n(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep) { \
+        few_values(t, ks, sc, keep, n, HWKV_FATTN_F16);                                                                              \
+    }                                                                                                                                \
+    static void few_values_q8_##n(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep) {  \
+        few_values(t, ks, sc, keep, n, HWKV_FATTN_Q8_0);                                                                             \
+    }
+
+#define FEW_2(f) f(1) f(2)
+#if VEC_WIDTH >= 8
+#define FEW_4(f) FEW_2(f) f(3) f(4)
+#else
+#define FEW_4(f) FEW_2(f)
+#endif
+#if VEC_WIDTH >= 16
+#define FEW_ALL(f) FEW_4(f) f(5) f(6) f(7) f(8)
+#else
+#define FEW_ALL(f) FEW_4(f)
+#endif
+
+FEW_ALL(FEW)
+
+typedef void (* few_scores_fn)(float *, const struct hwkv_fattn_tile *, const struct keys *, const float *);
+typedef void (* few_values_fn)(const struct hwkv_fattn_tile *, const struct keys *, const float *, const float *);
+
+#define SCORES_F16(n) few_scores_f16_##n,
+#define SCORES_Q8(n)  few_scores_q8_##n,
+#define VALUES_F16(n) few_values_f16_##n,
+#define VALUES_Q8(n)  few_values_q8_##n,
+
+static const few_scores_fn few_scores_table[2][ROWS_FEW] = { { FEW_ALL(SCORES_F16) }, { FEW_ALL(SCORES_Q8) } };
+static const few_values_fn few_values_table[2][ROWS_FEW] = { { FEW_ALL(VALUES_F16) }, { FEW_ALL(VALUES_Q8) } };
+
+// scores of one row to weights; sum adds up lane by lane. Returns what earlier weights are multiplied with.
+static float few_softmax(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, int32_t row, float * m, vec * sum) {
+    const int32_t n = ks->n;
+    if (t->softcap != 0.0f) {
+        for (int32_t j = 0; j < n; j += VEC_WIDTH) {
+            vec_store(sc + j, vec_softcap(vec_load(sc + j), t->softcap));
+        }
+    }
+    for (int32_t j = 0; ks->masked && j < n; j++) {
+        sc[j] += t->slope[row] * f16_to_f32(t->mask[row][ks->at[j]]);
+    }
+    for (int32_t j = n; j % VEC_WIDTH != 0; j++) {
+        sc[j] = -INFINITY; // weight 0
+    }
+    vec top = vec_set(*m);
+    for (int32_t j = 0; j < n; j += VEC_WIDTH) {
+        top = vec_max(vec_load(sc + j), top);
+    }
+    float max = *m;
+    for (int i = 0; i < VEC_WIDTH; i++) {
+        max = top[i] > max ? top[i] : max;
+    }
+    const vec factor = vec_exp2(vec_set(*m - max));
+    vec add = (vec) { 0 };
+    for (int32_t j = 0; j < n; j += VEC_WIDTH) {
+        const vec e = vec_exp2(vec_load(sc + j) - max);
+        vec_store(sc + j, e);
+        add += e;
+    }
+    *sum = *sum * factor + add;
+    *m   = max;
+    return factor[0];
+}
+
+static void run_few(struct hwkv_fattn_tile * t) {
+    float * q = t->scratch;
+    vec sum[ROWS_FEW];
+    for (int32_t r = 0; r < t->n_row; r++) {
+        for (int32_t d = 0; d < t->dk; d++) {
+            q[r * t->dk + d] = t->q[r][d] * t->q_scale;
+        }
+        t->m[r] = -FLT_MAX;
+        sum[r]  = (vec) { 0 };
+    }
+    memset(t->o, 0, sizeof(float) * (size_t) (t->n_row * t->dv));
+
+    float sc[ROWS_FEW * KEYS];
+    float keep[ROWS_FEW];
+    struct keys ks = { .next = t->key0 };
+    while (keys_next(&ks, t)) {
+        few_scores_table[t->k_type][t->n_row - 1](sc, t, &ks, q);
+        for (int32_t r = 0; r < t->n_row; r++) {
+            keep[r] = few_softmax(sc + r * KEYS, t, &ks, r, &t->m[r], &sum[r]);
+        }
+        few_values_table[t->v_type][t->n_row - 1](t, &ks, sc, keep);
+    }
+    for (int32_t r = 0; r < t->n_row; r++) {
+        t->s[r] = 0.0f;
+        for (int i = 0; i < VEC_WIDTH; i++) {
+            t->s[r] += sum[r][i];
+        }
+    }
+}

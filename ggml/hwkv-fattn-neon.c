@@ -1,0 +1,48 @@
+// NEON of 64-bit ARM
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VEC_NAME  neon
+#define VEC_WIDTH 4
+#define VEC_PANEL 3
+#define VEC_STEP  8
+#define VEC_ACC   16
+
+typedef float    vec   __attribute__((vector_size(16)));
+typedef uint32_t vec_i __attribute__((vector_size(16)));
+
+static inline vec vec_max(vec a, vec b) {
+    return (vec) vmaxq_f32((float32x4_t) a, (float32x4_t) b);
+}
+
+static inline vec vec_f16(const char * p) {
+    uint64_t x;
+    memcpy(&x, p, sizeof(x));
+    return (vec) vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(x)));
+}
+
+static inline vec vec_q8(const char * p) {
+    uint32_t x;
+    memcpy(&x, p, sizeof(x));
+    return (vec) vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(x)))));
+}
+
+static inline float f16_to_f32(uint16_t x) {
+    __fp16 y;
+    memcpy(&y, &x, sizeof(y));
+    return (float) y;
+}
+
+static inline vec vec_sums(const vec * x) {
+    return (vec) vpaddq_f32(vpaddq_f32((float32x4_t) x[0], (float32x4_t) x[1]), vpaddq_f32((float32x4_t) x[2], (float32x4_t) x[3]));
+}
+
+#include "hwkv-fattn-kernel.h"
+
+#else
+typedef int hwkv_fattn_neon_is_for_arm; // ISO C has no empty files
+#endif
