@@ -1,13 +1,15 @@
 # The commands of this project. `make run` and `make test` install and build whatever they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow build clean
+.PHONY: help run test test-slow build calibrate bench clean
 
 help:
 	@echo "make run         build, fetch the default model and serve it on http://127.0.0.1:8080"
 	@echo "                 PORT=8080  MODEL=file.gguf  POLICY=file.json|none  CTX=8192  NP=1"
 	@echo "make test        build and run every test but the slow ones; PYTEST_ARGS='-k chat' narrows pytest"
 	@echo "make test-slow   the slow ones too"
+	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); DATA=folder  THREADS=N"
+	@echo "make bench       speed against the unpatched llama.cpp (30 minutes on a quiet machine); ARGS='--time-limit 60 --resume'"
 	@echo "make build       build all programs into build/bin"
 	@echo "make clean       remove build*/ and .venv (downloads stay in the per-user cache)"
 
@@ -23,6 +25,13 @@ test-slow:
 
 build:
 	@scripts/setup packages && exec scripts/setup build cpu
+
+calibrate:
+	@command -v python3 > /dev/null || scripts/setup packages
+	@exec scripts/calibrate
+
+bench:
+	@scripts/setup packages && scripts/setup build cpu bench-programs && exec scripts/bench/speed.py $(ARGS)
 
 clean:
 	rm -rf build build-asan build-cuda .venv

@@ -1,0 +1,180 @@
+#include "output.h"
+#include "progress.h"
+
+#include "hwkv-version.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int sc_check_output(const char * path, bool special, struct hwkv_error * err) {
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        return special && !S_ISDIR(st.st_mode) ? HWKV_OK : sc_text_fail(err, HWKV_ERR_IO, path, "cannot write: not a regular file");
+    }
+
+    // outputs are written beside their place and renamed
+    const size_t size = strlen(path) + 32;
+    char * temp = malloc(size);
+    if (!temp) {
+        return sc_text_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    snprintf(temp, size, "%s.%ld.tmp", path, (long) getpid());
+    const int fd = open(temp, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    const int status = fd >= 0 ? HWKV_OK : sc_text_fail(err, HWKV_ERR_IO, path, "cannot write: %s", strerror(errno));
+    if (fd >= 0) {
+        close(fd);
+        unlink(temp);
+    }
+    free(temp);
+    return status;
+}
+
+void sc_artifact_id(const struct sc_input * in, double tau, char hex[65]) {
+    struct hwkv_sha256 s;
+    char text[32];
+
+    hwkv_sha256_init(&s);
+    hwkv_sha256_string(&s, in->geo->fingerprint);
+    hwkv_sha256_string(&s, in->geo->type_fingerprint);
+    hwkv_sha256_i64(&s, in->n_ctx);
+    hwkv_sha256_i64(&s, in->n_seq);
+    for (int64_t i = 0; i < (int64_t) in->n_seq*in->n_ctx; i++) {
+        hwkv_sha256_i64(&s, in->tokens[i]);
+    }
+    for (int32_t i = 0; i < in->n_codebook; i++) {
+        hwkv_sha256_i64(&s, in->codebook[i]);
+    }
+    hwkv_sha256_i64(&s, in->sinks);
+    hwkv_sha256_i64(&s, in->n_query);
+    hwkv_sha256_i64(&s, (int64_t) in->seed);
+    hwkv_sha256_string(&s, ggml_type_name(in->type_k));
+    hwkv_sha256_string(&s, ggml_type_name(in->type_v));
+    snprintf(text, sizeof(text), "%.17g", tau);
+    hwkv_sha256_string(&s, text);
+    hwkv_sha256_final(&s, hex);
+}
+
+// bytes the runtime allocates for a point at this context; UINT64_MAX if there is no plan
+static uint64_t plan_bytes(const struct hwkv_policy * policy, int32_t ip, const struct sc_calib * calib) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx       = (uint32_t) calib->in->n_ctx;
+    params.type_k      = hwkv_policy_type_k(policy);
+    params.type_v      = hwkv_policy_type_v(policy);
+    params.v_width_max = calib->in->geo->v_width_max;
+
+    struct hwkv_plan * plan;
+    if (hwkv_plan_init(&plan, policy, ip, &params, NULL) != HWKV_OK) {
+        return UINT64_MAX;
+    }
+    const uint64_t res = hwkv_plan_size(plan);
+    hwkv_plan_free(plan);
+    return res;
+}
+
+// The point to use: the budget's choice, or the first.
+static int32_t choose(const struct hwkv_policy * policy, const struct sc_calib * calib, const struct sc_options * opt, bool * selected) {
+    struct hwkv_record records[SC_POINT_MAX];
+    const int32_t n = hwkv_policy_n_point(policy);
+
+    *selected = true;
+    if (opt->budget <= 0.0 && opt->budget_bytes == 0) {
+        return 0;
+    }
+    int32_t cheapest = 0;
+    for (int32_t ip = 0; ip < n; ip++) {
+        const struct hwkv_point * point = hwkv_policy_point(policy, ip);
+        const bool fits = opt->budget_bytes == 0 || plan_bytes(policy, ip, calib) <= opt->budget_bytes;
+        records[ip] = (struct hwkv_record) { .retention = fits ? point->retention : (double) INFINITY, .min_score = point->min_score };
+        if (point->retention < hwkv_policy_point(policy, cheapest)->retention) {
+            cheapest = ip;
+        }
+    }
+    const int32_t ip = hwkv_select_budget(records, n, opt->budget_bytes ? 1.0 : opt->budget);
+    *selected = ip >= 0;
+    return *selected ? ip : cheapest;
+}
+
+static int add_points(struct hwkv_policy * policy, const struct sc_calib * calib, struct hwkv_error * err) {
+    int status = HWKV_OK;
+    for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
+        const size_t unit = (size_t) ip*(size_t) calib->n_unit;
+        char tau[SC_TAU_NAME];
+        char name[64];
+        char id[65];
+        snprintf(name, sizeof(name), "tau-%s", sc_tau_name(calib->tau[ip], tau));
+        sc_artifact_id(calib->in, calib->tau[ip], id);
+
+        const struct hwkv_point_params point = {
+            .name        = name,
+            .tau         = calib->tau[ip],
+            .windows     = calib->windows + unit,
+            .scores      = calib->scores + unit*(size_t) calib->in->n_codebook,
+            .artifact_id = id,
+            .validation  = calib->validation[ip],
+        };
+        status = hwkv_policy_add_point(policy, &point, err);
+    }
+    return status;
+}
+
+int sc_make_policy(struct hwkv_policy ** out, bool * selected, const struct sc_calib * calib, const struct sc_options * opt, const struct sc_text * text, struct hwkv_error * err) {
+    const struct sc_input * in = calib->in;
+
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry   = in->geo;
+    params.context    = in->n_ctx;
+    params.sinks      = in->sinks;
+    params.codebook   = in->codebook;
+    params.n_codebook = in->n_codebook;
+    params.type_k     = opt->type_k;
+    params.type_v     = opt->type_v;
+
+    struct hwkv_calibration record = { .seed = (int64_t) in->seed, .n_seq = in->n_seq, .n_query = in->n_query };
+    snprintf(record.text, sizeof(record.text), "%s", text->source);
+    snprintf(record.text_sha256, sizeof(record.text_sha256), "%s", text->sha256);
+    snprintf(record.query_rule, sizeof(record.query_rule), "last-quarter");
+    snprintf(record.tool, sizeof(record.tool), "llama-seqcalib %s", HWKV_VERSION);
+
+    int status = hwkv_policy_init(out, &params, err);
+    if (status == HWKV_OK) {
+        status = add_points(*out, calib, err);
+    }
+    if (status == HWKV_OK) {
+        status = hwkv_policy_set_calibration(*out, &record, err);
+    }
+    if (status == HWKV_OK) {
+        status = hwkv_policy_select(*out, hwkv_policy_point(*out, choose(*out, calib, opt, selected))->name, err);
+    }
+    if (status != HWKV_OK) {
+        hwkv_policy_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+// a number of the validation object, which this program wrote
+static double number_in(const char * json, const char * object, const char * key) {
+    const char * at = strstr(json, object);
+    at = at ? strstr(at, key) : NULL;
+    return at ? strtod(at + strlen(key), NULL) : (double) NAN;
+}
+
+void sc_print_points(struct sc_progress * progress, const struct hwkv_policy * policy) {
+    const int32_t selected = hwkv_policy_selected(policy);
+
+    for (int32_t ip = 0; ip < hwkv_policy_n_point(policy); ip++) {
+        const struct hwkv_point * p = hwkv_policy_point(policy, ip);
+        char check[128] = "";
+        if (p->validation) {
+            snprintf(check, sizeof(check), "; held out: perplexity %.3f -> %.3f, KL %.5f", number_in(p->validation, "\"perplexity\"", "\"full\":"),
+                     number_in(p->validation, "\"perplexity\"", "\"policy\":"), number_in(p->validation, "\"kl\"", "\"mean\":"));
+        }
+        sc_progress_line(progress, "%s %-12s keeps %5.1f%% (%.1f MiB), lowest score %.4f%s", ip == selected ? "*" : " ", p->name, 100.0*p->retention,
+                         (double) p->bytes/1048576.0, p->min_score, check);
+    }
+}

@@ -1,0 +1,160 @@
+// The page is report.html with the title, the policy's JSON and report.js put in. Both files are embedded by embed.cmake.
+
+#include "report.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef _WIN32
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+
+extern const char sc_report_html_text[];
+extern const char sc_report_js_text[];
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static int fail(struct hwkv_error * err, int code, const char * fmt, ...) {
+    if (err) {
+        memset(err, 0, sizeof(*err));
+        err->code = code;
+        va_list args;
+        va_start(args, fmt);
+        vsnprintf(err->msg, sizeof(err->msg), fmt, args);
+        va_end(args);
+    }
+    return code;
+}
+
+// Both write every byte of text that is markup to somebody as something that is not.
+
+static void put_html(FILE * file, const char * text) {
+    for (; *text; text++) {
+        switch (*text) {
+            case '&': fputs("&amp;",  file); break;
+            case '<': fputs("&lt;",   file); break;
+            case '>': fputs("&gt;",   file); break;
+            case '"': fputs("&quot;", file); break;
+            default:  fputc(*text,    file); break;
+        }
+    }
+}
+
+// In JSON a '<' is always inside a string, where it may be written as an escape: no </script> and no <!-- can appear.
+static void put_json(FILE * file, const char * text) {
+    for (const char * p; (p = strchr(text, '<')); text = p + 1) {
+        fwrite(text, 1, (size_t) (p - text), file);
+        fputs("\\u003c", file);
+    }
+    fputs(text, file);
+}
+
+static void put_title(FILE * file, const struct hwkv_policy * policy) {
+    const struct hwkv_geometry * geo = hwkv_policy_geometry(policy);
+    fputs("Head windows of ", file);
+    put_html(file, geo->name[0] ? geo->name : geo->architecture);
+}
+
+// The template up to the marker; returns what follows it, or NULL when the template lacks it.
+static const char * put_until(FILE * file, const char * text, const char * marker) {
+    const char * at = text ? strstr(text, marker) : NULL;
+    if (!at) {
+        return NULL;
+    }
+    fwrite(text, 1, (size_t) (at - text), file);
+    return at + strlen(marker);
+}
+
+static int put_page(FILE * file, const struct hwkv_policy * policy, const char * json, struct hwkv_error * err) {
+    const char * rest = put_until(file, sc_report_html_text, "{{title}}");
+    put_title(file, policy);
+    rest = put_until(file, rest, "{{policy}}");
+    put_json(file, json);
+    rest = put_until(file, rest, "{{script}}");
+    fputs(sc_report_js_text, file);
+    if (!rest) {
+        return fail(err, HWKV_ERR_INTERNAL, "report.html lacks a marker, expected {{title}}, {{policy}} and {{script}} in this order");
+    }
+    fputs(rest, file);
+    return 0;
+}
+
+// Takes over the file and closes it.
+static int finish(FILE * file, bool sync, int status, struct hwkv_error * err) {
+    errno = 0;
+    bool ok = fflush(file) == 0 && !ferror(file);
+#ifndef _WIN32
+    ok = ok && (!sync || fsync(fileno(file)) == 0);
+#else
+    (void) sync;
+#endif
+    const int saved = errno;
+    const bool closed = fclose(file) == 0;
+    if (status == 0 && !(ok && closed)) {
+        const int why = ok ? errno : saved;
+        status = fail(err, HWKV_ERR_IO, "cannot write: %s", why ? strerror(why) : "not everything could be written");
+    }
+    return status;
+}
+
+// Renaming would put a plain file in the place of a device or pipe.
+static bool is_special(const char * path) {
+#ifndef _WIN32
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+#else
+    (void) path;
+    return false;
+#endif
+}
+
+static int write_page(const char * path, bool sync, const struct hwkv_policy * policy, const char * json, struct hwkv_error * err) {
+    FILE * file = fopen(path, "wb");
+    if (!file) {
+        return fail(err, HWKV_ERR_IO, "cannot write: %s", strerror(errno));
+    }
+    return finish(file, sync, put_page(file, policy, json, err), err);
+}
+
+static int replace_page(const char * path, const struct hwkv_policy * policy, const char * json, struct hwkv_error * err) {
+    const size_t temp_size = strlen(path) + 32;
+    char * temp = malloc(temp_size);
+    if (!temp) {
+        return fail(err, HWKV_ERR_NOMEM, "out of memory");
+    }
+#ifndef _WIN32
+    snprintf(temp, temp_size, "%s.%ld.tmp", path, (long) getpid());
+#else
+    snprintf(temp, temp_size, "%s.tmp", path);
+#endif
+    int status = write_page(temp, true, policy, json, err);
+    if (status == 0 && rename(temp, path) != 0) {
+        status = fail(err, HWKV_ERR_IO, "cannot write: %s", strerror(errno));
+    }
+    if (status) {
+        remove(temp);
+    }
+    free(temp);
+    return status;
+}
+
+int sc_report_html(const char * path, const struct hwkv_policy * policy, struct hwkv_error * err) {
+    if (!path || !path[0]) {
+        return fail(err, HWKV_ERR_ARG, "expected a path to write to");
+    }
+    if (!policy) {
+        return fail(err, HWKV_ERR_ARG, "found NULL, expected a policy");
+    }
+    char * json = NULL;
+    int status = hwkv_policy_print(&json, policy, err);
+    if (status == 0) {
+        status = is_special(path) ? write_page(path, false, policy, json, err) : replace_page(path, policy, json, err);
+    }
+    hwkv_string_free(json);
+    return status;
+}

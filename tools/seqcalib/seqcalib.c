@@ -1,0 +1,432 @@
+// llama-seqcalib: how much history every KV head needs, found layer by layer.
+
+#include "calibrate.h"
+#include "estimate.h"
+#include "options.h"
+#include "output.h"
+#include "progress.h"
+#include "report.h"
+#include "statistics.h"
+#include "text.h"
+#include "validate.h"
+#include "work.h"
+
+#include "hwkv-version.h"
+#include "llama-hwkv-model.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static volatile sig_atomic_t g_stop;
+
+static void on_signal(int sig) {
+    (void) sig;
+    g_stop = 1;
+}
+
+// The first Ctrl-C ends the run in good order, the second one at once.
+static void catch_signals(void) {
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int) SA_RESETHAND };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT,  &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+struct log_state {
+    bool verbose;
+    bool json;
+    char error[256]; // the first one: the later ones only say that something failed
+};
+
+static void log_callback(enum ggml_log_level level, const char * text, void * user_data) {
+    struct log_state * state = user_data;
+    if (state->verbose && state->json) {
+        sc_say("log", "%.*s", (int) strcspn(text, "\n"), text);
+    } else if (state->verbose) {
+        fputs(text, stderr);
+    }
+    if (level == GGML_LOG_LEVEL_ERROR && state->error[0] == '\0') {
+        snprintf(state->error, sizeof(state->error), "%s", text);
+        state->error[strcspn(state->error, "\n")] = '\0';
+    }
+}
+
+// everything a run holds
+struct run {
+    struct sc_options    opt;
+    struct log_state     log;
+    struct llama_model * model;
+    struct hwkv_geometry geo;
+    struct sc_text       text;
+    struct sc_holdout    holdout;
+    llama_token        * tokens;
+    int32_t              codebook[HWKV_CODE_MAX];
+    struct sc_input      in;
+    struct sc_calib      calib;
+    struct sc_progress * progress;
+    char               * work_path;
+};
+
+static int fail(const struct run * run, const struct hwkv_error * err) {
+    char line[512];
+    const bool more = err->code == HWKV_ERR_INTERNAL && run->log.error[0];
+    sc_say("error", "%s%s%s%s", hwkv_error_format(err, line, sizeof(line)), more ? " (" : "", more ? run->log.error : "", more ? ")" : "");
+    return SC_EXIT_FAIL;
+}
+
+// Adds the file to an error that names none.
+static int name_file(struct hwkv_error * err, const char * path, int status) {
+    if (status != HWKV_OK && err->path[0] == '\0') {
+        char msg[sizeof(err->msg)];
+        snprintf(msg, sizeof(msg), "%s", err->msg);
+        sc_text_fail(err, status, path, "%s", msg);
+    }
+    return status;
+}
+
+static int show_statistics(const char * path) {
+    struct hwkv_policy * policy;
+    struct hwkv_error err;
+    if (hwkv_policy_load(&policy, path, &err) != HWKV_OK) {
+        char line[512];
+        sc_say("error", "%s: %s", path, hwkv_error_format(&err, line, sizeof(line)));
+        return SC_EXIT_FAIL;
+    }
+    sc_statistics(stdout, policy, -1);
+    hwkv_policy_free(policy);
+    return fflush(stdout) == 0 ? SC_EXIT_OK : SC_EXIT_FAIL;
+}
+
+static int check_input(const char * path) {
+    FILE * f = fopen(path, "rb");
+    const bool ok = f && !(fgetc(f) == EOF && ferror(f));
+    if (!ok) {
+        sc_say("error", "%s: cannot be read: %s", path, strerror(errno));
+    }
+    if (f) {
+        fclose(f);
+    }
+    return ok ? SC_EXIT_OK : SC_EXIT_FAIL;
+}
+
+// What would fail after the model has been loaded, or after hours, fails here.
+static int check_files(struct run * run) {
+    const struct sc_options * opt = &run->opt;
+    struct hwkv_error err;
+
+    int code = check_input(opt->model);
+    for (int32_t i = 0; i < opt->n_file && code == SC_EXIT_OK; i++) {
+        code = check_input(opt->files[i]);
+    }
+    for (int32_t i = 0; i < opt->n_holdout_file && code == SC_EXIT_OK; i++) {
+        code = check_input(opt->holdout_files[i]);
+    }
+    if (code != SC_EXIT_OK || opt->dry_run) {
+        return code;
+    }
+
+    int status = strcmp(opt->out, "-") == 0 ? HWKV_OK : sc_check_output(opt->out, false, &err);
+    if (status == HWKV_OK && opt->html) {
+        status = sc_check_output(opt->html, true, &err);
+    }
+    return status == HWKV_OK ? SC_EXIT_OK : fail(run, &err);
+}
+
+static int load_model(struct run * run) {
+    struct sc_options * opt = &run->opt;
+    struct hwkv_error err;
+
+    struct llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = opt->n_gpu_layers;
+    run->model = llama_model_load_from_file(opt->model, params);
+    if (!run->model) {
+        sc_say("error", "%s: not a model that llama.cpp can load: %s", opt->model, run->log.error);
+        return SC_EXIT_FAIL;
+    }
+    if (llama_hwkv_model_geometry(run->model, &run->geo, &err) != HWKV_OK) {
+        return fail(run, &err);
+    }
+    if (run->geo.n_full == 0) {
+        sc_say("error", "%s: found no full-attention layer, there is nothing to calibrate", opt->model);
+        return SC_EXIT_FAIL;
+    }
+    const int32_t n_ctx_train = llama_model_n_ctx_train(run->model);
+    const int code = sc_options_settle(opt, n_ctx_train);
+    if (code == SC_EXIT_OK && opt->n_ctx > n_ctx_train) {
+        sc_say("warning", "the context is %d, the model was trained for %d", opt->n_ctx, n_ctx_train);
+    }
+    return code;
+}
+
+static int load_text(struct run * run) {
+    struct sc_options * opt = &run->opt;
+    struct hwkv_error err;
+
+    // the held-out pieces and the chat come after the others
+    const bool    rest  = opt->n_holdout > 0 && opt->n_holdout_file == 0;
+    const int64_t n_all = opt->n_seq + (rest ? opt->n_holdout + 1 : 0);
+
+    struct sc_text_params params = {
+        .vocab         = llama_model_get_vocab(run->model),
+        .paths         = opt->files,
+        .n_path        = opt->n_file,
+        .parse_special = opt->parse_special,
+        .n_tokens_max  = n_all*opt->n_ctx,
+    };
+    if (sc_text_load(&run->text, &params, &err) != HWKV_OK) {
+        return fail(run, &err);
+    }
+    const int64_t n_found = sc_text_n_seq(&run->text, opt->n_ctx);
+    if (n_found < opt->n_seq) {
+        sc_say("error", "%s: found %lld tokens, enough for %lld sequences of %d, expected %d", run->text.source, (long long) run->text.n_tokens, (long long) n_found,
+               opt->n_ctx, opt->n_seq);
+        return SC_EXIT_FAIL;
+    }
+
+    run->tokens = malloc(sizeof(llama_token)*(size_t) opt->n_seq*(size_t) opt->n_ctx);
+    if (!run->tokens) {
+        sc_say("error", "out of memory");
+        return SC_EXIT_FAIL;
+    }
+    for (int32_t i = 0; i < opt->n_seq; i++) {
+        sc_text_piece(&run->text, i, opt->n_ctx, run->tokens + (int64_t) i*opt->n_ctx);
+    }
+    if (opt->n_holdout == 0) {
+        return SC_EXIT_OK;
+    }
+
+    struct sc_text text;
+    params.paths        = rest ? opt->files : opt->holdout_files;
+    params.n_path       = rest ? opt->n_file : opt->n_holdout_file;
+    params.n_tokens_max = rest ? n_all*opt->n_ctx : (int64_t) (opt->n_holdout + 1)*opt->n_ctx;
+    int status = sc_text_load(&text, &params, &err);
+    if (status == HWKV_OK) {
+        status = sc_holdout_init(&run->holdout, run->model, &text, rest ? opt->n_seq : 0, opt->n_holdout, opt->n_ctx, &err);
+    }
+    return status == HWKV_OK ? SC_EXIT_OK : fail(run, &err);
+}
+
+static void make_input(struct run * run) {
+    const struct sc_options * opt = &run->opt;
+
+    memcpy(run->codebook, opt->windows, sizeof(int32_t)*(size_t) opt->n_window);
+    run->codebook[opt->n_window] = HWKV_FULL;
+
+    // hwkv knows the cache types by ggml's names
+    enum ggml_type types[HWKV_TYPE_COUNT] = { GGML_TYPE_F32 };
+    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
+        const char * name = ggml_type_name((enum ggml_type) i);
+        const int type = name ? hwkv_type_from_name(name) : -1;
+        if (type >= 0) {
+            types[type] = (enum ggml_type) i;
+        }
+    }
+
+    run->in = (struct sc_input) {
+        .model      = run->model,
+        .geo        = &run->geo,
+        .n_ctx      = opt->n_ctx,
+        .n_seq      = opt->n_seq,
+        .n_query    = opt->n_query,
+        .n_ubatch   = opt->n_ubatch,
+        .n_thread   = opt->n_thread,
+        .sinks      = opt->sinks,
+        .seed       = opt->seed,
+        .codebook   = run->codebook,
+        .n_codebook = opt->n_window + 1,
+        .type_k     = types[opt->type_k],
+        .type_v     = types[opt->type_v],
+        .tokens     = run->tokens,
+        .naive      = opt->naive,
+        .progress   = run->progress,
+        .stop       = &g_stop,
+    };
+}
+
+static int restore_layer(void * user, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
+    struct run * run = user;
+    return sc_calib_restore(&run->calib, row, mask, scores, n_score, err);
+}
+
+static int restore_validation(void * user, int32_t ip, const char * json, struct hwkv_error * err) {
+    struct run * run = user;
+    if (ip < 0 || ip >= run->calib.n_tau || run->calib.validation[ip]) {
+        return sc_text_fail(err, HWKV_ERR_MISMATCH, NULL, "work file: found a point of another run");
+    }
+    run->calib.validation[ip] = strdup(json);
+    return run->calib.validation[ip] ? HWKV_OK : sc_text_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+}
+
+static int open_work(struct run * run, struct hwkv_error * err) {
+    const struct sc_options * opt = &run->opt;
+    const char * base = opt->work ? opt->work : strcmp(opt->out, "-") == 0 ? "llama-seqcalib" : opt->out;
+
+    const size_t size = strlen(base) + 8;
+    run->work_path = malloc(size);
+    if (!run->work_path) {
+        return sc_text_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    snprintf(run->work_path, size, "%s%s", base, opt->work ? "" : ".work");
+
+    // all that the lines depend on: the program, the inputs, every floor, how it is computed and what is checked
+    char hex[65];
+    struct hwkv_sha256 s;
+    hwkv_sha256_init(&s);
+    hwkv_sha256_string(&s, hwkv_version_line());
+    for (int32_t i = 0; i < opt->n_tau; i++) {
+        sc_artifact_id(&run->in, opt->tau[i], hex);
+        hwkv_sha256_string(&s, hex);
+    }
+    hwkv_sha256_i64(&s, opt->n_ubatch);
+    hwkv_sha256_string(&s, run->holdout.text.source);
+    hwkv_sha256_string(&s, run->holdout.text.sha256);
+    for (int64_t i = 0; i < (int64_t) run->holdout.n_seq*opt->n_ctx; i++) {
+        hwkv_sha256_i64(&s, run->holdout.tokens[i]);
+    }
+    hwkv_sha256_final(&s, hex);
+
+    const struct sc_work_reader reader = { .user = run, .layer = restore_layer, .validation = restore_validation };
+    return name_file(err, run->work_path, sc_work_open(&run->calib.work, run->work_path, hex, opt->resume ? &reader : NULL, err));
+}
+
+// nothing if an earlier run has traced all layers
+static void print_agreement(const struct run * run) {
+    const double agreement = run->calib.agreement;
+    if (agreement > 1.5) {
+        return;
+    }
+    if (run->opt.json_progress) {
+        fprintf(stderr, "{\"agreement\": %.9g}\n", agreement);
+    } else {
+        // rounded down: what is said holds
+        sc_progress_line(run->progress, "replay and traced attention agree to %.6f or better", floor(agreement*1e6)*1e-6);
+    }
+}
+
+static int write_outputs(struct run * run, struct hwkv_error * err) {
+    const struct sc_options * opt = &run->opt;
+
+    struct hwkv_policy * policy;
+    bool selected;
+    int status = sc_make_policy(&policy, &selected, &run->calib, opt, &run->text, err);
+    if (status != HWKV_OK) {
+        return fail(run, err);
+    }
+
+    if (strcmp(opt->out, "-") == 0) {
+        char * text;
+        status = hwkv_policy_print(&text, policy, err);
+        if (status == HWKV_OK) {
+            if (fputs(text, stdout) == EOF || fflush(stdout) != 0) {
+                status = sc_text_fail(err, HWKV_ERR_IO, NULL, "stdout: %s", strerror(errno));
+            }
+            hwkv_string_free(text);
+        }
+    } else {
+        status = name_file(err, opt->out, hwkv_policy_save(policy, opt->out, err));
+    }
+    if (status == HWKV_OK && opt->html) {
+        status = name_file(err, opt->html, sc_report_html(opt->html, policy, err));
+    }
+
+    int code = SC_EXIT_OK;
+    if (status != HWKV_OK) {
+        code = fail(run, err);
+    } else {
+        sc_print_points(run->progress, policy);
+        print_agreement(run);
+        if (!selected) {
+            sc_say("error", "no operating point: none of %d fits the budget; the file holds them all", run->calib.n_tau);
+            code = SC_EXIT_NO_POINT;
+        }
+    }
+    hwkv_policy_free(policy);
+    return code;
+}
+
+static int calibrate(struct run * run) {
+    struct hwkv_error err;
+
+    int status = sc_calib_init(&run->calib, &run->in, run->opt.tau, run->opt.n_tau, &err);
+    if (status == HWKV_OK) {
+        status = open_work(run, &err);
+    }
+    if (status == HWKV_OK) {
+        sc_progress_start(run->progress, run->geo.n_full);
+        status = sc_calib_run(&run->calib, &err);
+        sc_progress_end(run->progress);
+    }
+    if (status == HWKV_OK && run->holdout.n_seq > 0) {
+        status = sc_validate(&run->calib, &run->holdout, &err);
+    }
+
+    int code;
+    if (status == SC_ERR_STOPPED) {
+        sc_say("error", "stopped; what is done is in %s, the same command with --resume goes on", run->work_path);
+        code = SC_EXIT_STOPPED;
+    } else if (status != HWKV_OK) {
+        code = fail(run, &err);
+    } else {
+        code = write_outputs(run, &err);
+    }
+    sc_work_close(run->calib.work, code == SC_EXIT_OK || code == SC_EXIT_NO_POINT);
+    run->calib.work = NULL;
+    return code;
+}
+
+static int run_tool(struct run * run) {
+    int code = check_files(run);
+    if (code == SC_EXIT_OK) {
+        code = load_model(run);
+    }
+    if (code == SC_EXIT_OK) {
+        code = load_text(run);
+    }
+    if (code != SC_EXIT_OK) {
+        return code;
+    }
+    make_input(run);
+
+    if (run->opt.dry_run) {
+        struct hwkv_error err;
+        const int status = sc_estimate(&run->in, run->opt.n_tau, run->holdout.n_seq, stdout, &err);
+        return status == HWKV_OK ? SC_EXIT_OK : status == SC_ERR_STOPPED ? SC_EXIT_STOPPED : fail(run, &err);
+    }
+    return calibrate(run);
+}
+
+int main(int argc, char ** argv) {
+    static struct run run;
+
+    int code = sc_options_read(&run.opt, argc, argv);
+    if (code != SC_EXIT_OK) {
+        return code < 0 ? fflush(stdout) != 0 : code;
+    }
+    if (run.opt.statistics) {
+        return show_statistics(run.opt.statistics);
+    }
+
+    catch_signals();
+    run.log.verbose = run.opt.verbose;
+    run.log.json    = run.opt.json_progress;
+    llama_log_set(log_callback, &run.log);
+    llama_backend_init();
+    run.progress = sc_progress_init(stderr, run.opt.json_progress ? SC_PROGRESS_JSON : SC_PROGRESS_AUTO);
+
+    code = run_tool(&run);
+
+    sc_progress_free(run.progress);
+    sc_calib_free(&run.calib);
+    sc_holdout_free(&run.holdout);
+    sc_text_free(&run.text);
+    hwkv_geometry_free(&run.geo);
+    free(run.tokens);
+    free(run.work_path);
+    if (run.model) {
+        llama_model_free(run.model);
+    }
+    llama_backend_free();
+    return code;
+}
