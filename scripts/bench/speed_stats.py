@@ -1,0 +1,75 @@
+"""Ratios of paired times with a 95% interval."""
+
+import math
+from dataclasses import dataclass
+
+METRICS = ("prefill", "decode")
+BOUND = 0.03  # a ratio is decided when its interval is narrower than this on either side
+
+# two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+       2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+
+
+def t95(df):
+    # beyond the table by the first terms of its expansion in 1/df
+    return T95[df - 1] if df <= len(T95) else 1.95996 + 2.3723 / df + 2.8225 / df**2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    ratio: float         # geometric mean over the rounds
+    half: float | None   # the interval reaches from ratio / (1 + half) to ratio * (1 + half); None: one round has none
+    n: int
+
+    def decided(self, min_rounds):
+        return self.half is not None and self.n >= min_rounds and self.half <= BOUND
+
+
+def estimate(ratios):
+    """Student's interval of the mean logarithm: speed-ups multiply, and a slow round must not count more than a fast one."""
+    if not ratios:
+        return None
+    logs = [math.log(ratio) for ratio in ratios]
+    n = len(logs)
+    mean = sum(logs) / n
+    if n == 1:
+        return Estimate(math.exp(mean), None, 1)
+    variance = sum((x - mean) ** 2 for x in logs) / (n - 1)
+    return Estimate(math.exp(mean), math.exp(t95(n - 1) * math.sqrt(variance / n)) - 1.0, n)
+
+
+def rounds_needed(found):
+    """How many rounds would bring the interval to the bound if the noise stays what it is."""
+    if found is None or found.half is None:
+        return 0
+    return math.ceil(found.n * (found.half / BOUND) ** 2)
+
+
+class Samples:
+    """Seconds by row, depth and round."""
+
+    def __init__(self, rows=()):
+        self.list = list(rows)
+        self.times = {}
+        for sample in self.list:
+            self._index(sample)
+
+    def add(self, sample):
+        self.list.append(sample)
+        self._index(sample)
+
+    def _index(self, sample):
+        for metric in METRICS:
+            self.times.setdefault((sample["row"], sample["depth"], metric), {})[sample["round"]] = sample[f"{metric}_s"]
+
+    def last_round(self):
+        return max((sample["round"] for sample in self.list), default=0)
+
+    def seconds(self, row, depth, metric):
+        return list(self.times.get((row, depth, metric), {}).values())
+
+    def ratio(self, row, base, depth, metric):
+        """How many times as fast as `base`, from the rounds that have both; None if there are none."""
+        mine, theirs = self.times.get((row, depth, metric), {}), self.times.get((base, depth, metric), {})
+        return estimate([theirs[n] / mine[n] for n in sorted(mine) if n in theirs])
