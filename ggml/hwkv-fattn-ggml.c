@@ -39,15 +39,25 @@ static bool kv_from_tensor(struct hwkv_fattn_kv * kv, const struct ggml_tensor *
     return true;
 }
 
+static bool mask_ok(const struct ggml_tensor * mask, const struct ggml_tensor * q, const struct ggml_tensor * k) {
+    return mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(uint16_t) && mask->ne[0] >= k->ne[1] && mask->ne[1] >= q->ne[1];
+}
+
 static bool shapes_ok(const struct ggml_tensor * dst) {
     const struct ggml_tensor * q    = dst->src[0];
     const struct ggml_tensor * k    = dst->src[1];
     const struct ggml_tensor * v    = dst->src[2];
     const struct ggml_tensor * mask = dst->src[3];
-    return q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && q->nb[1] % sizeof(float) == 0 && q->nb[2] % sizeof(float) == 0 &&
-           q->nb[3] % sizeof(float) == 0 && ggml_is_contiguous(dst) && q->ne[0] == k->ne[0] && k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] &&
-           k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] && ggml_nelements(q) < INT32_MAX && k->ne[1] < INT32_MAX / 2 &&
-           (mask == NULL || (mask->type == GGML_TYPE_F16 && mask->nb[0] == sizeof(uint16_t) && mask->ne[0] >= k->ne[1] && mask->ne[1] >= q->ne[1]));
+    if (q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) || (q->nb[1] | q->nb[2] | q->nb[3]) % sizeof(float) != 0) {
+        return false;
+    }
+    if (q->ne[0] != k->ne[0] || k->ne[1] != v->ne[1] || k->ne[2] != v->ne[2] || k->ne[3] != q->ne[3] || v->ne[3] != q->ne[3]) {
+        return false;
+    }
+    if (ggml_nelements(q) >= INT32_MAX || k->ne[1] >= INT32_MAX / 2) {
+        return false;
+    }
+    return ggml_is_contiguous(dst) && (mask == NULL || mask_ok(mask, q, k));
 }
 
 static bool from_tensor(struct hwkv_fattn * f, const struct ggml_tensor * dst) {

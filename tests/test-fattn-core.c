@@ -181,7 +181,8 @@ static void problem_free(struct problem * p) {
 }
 
 static void problem_random(struct problem * p) {
-    static const int32_t DIMS[][2] = { { 64, 64 }, { 64, 64 }, { 128, 128 }, { 80, 80 }, { 96, 96 }, { 192, 128 }, { 256, 256 }, { 512, 512 }, { 576, 512 }, { 16, 48 } };
+    static const int32_t DIMS[][2] = { { 64, 64 }, { 64, 64 }, { 128, 128 }, { 80, 80 }, { 96, 96 }, { 192, 128 }, { 256, 256 }, { 512, 512 },
+                                       { 576, 512 }, { 16, 48 } };
     static const int32_t TOKENS[]  = { 1, 1, 1, 2, 3, 8, 9, 17, 70 };
     static const int32_t SHARE[]   = { 1, 2, 3, 3, 4, 5, 6, 7, 8, 9, 16 };
     struct hwkv_fattn * f = &p->f;
@@ -311,9 +312,10 @@ static void compute(const struct problem * p, int32_t nth, bool backwards) {
 
 static void describe(const struct problem * p, uint64_t seed, double error) {
     const struct hwkv_fattn * f = &p->f;
-    fprintf(stderr, "    seed %llu: %d tokens, %d/%d heads, %d streams, %d keys, dims %d %d, types %d %d, mask %d, softcap %g, bias %g, sinks %d: error %g\n",
-            (unsigned long long) seed, (int) f->n_token, (int) f->n_head, (int) f->n_head_kv, (int) f->n_stream, (int) f->n_kv, (int) f->k.dim,
-            (int) f->v.dim, (int) f->k.type, (int) f->v.type, f->mask != NULL, (double) f->softcap, (double) f->max_bias, f->sinks != NULL, error);
+    fprintf(stderr, "    seed %llu: %d tokens, %d/%d heads, %d streams, %d keys, dims %d %d, types %d %d, mask %d, softcap %g, bias %g, "
+            "sinks %d: error %g\n", (unsigned long long) seed, (int) f->n_token, (int) f->n_head, (int) f->n_head_kv, (int) f->n_stream,
+            (int) f->n_kv, (int) f->k.dim, (int) f->v.dim, (int) f->k.type, (int) f->v.type, f->mask != NULL, (double) f->softcap,
+            (double) f->max_bias, f->sinks != NULL, error);
 }
 
 // values are up to 2: float sums of scores around 10 leave some 1e-6

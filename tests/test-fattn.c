@@ -68,8 +68,9 @@ static struct ggml_tensor * kv_new(struct ggml_context * ctx, const struct shape
     }
     struct ggml_tensor * t = exact ? x : y;
     const size_t row = ggml_row_size(t->type, dim);
-    return s->heads_first ? ggml_view_4d(ctx, t, dim, s->n_kv, s->n_head_kv, s->n_stream, t->nb[1], t->nb[2], t->nb[2] * (size_t) s->n_head_kv, 0)
-                          : ggml_view_4d(ctx, t, dim, s->n_kv, s->n_head_kv, s->n_stream, t->nb[1], row, t->nb[2], 0);
+    const size_t nb_head   = s->heads_first ? t->nb[2] : row;
+    const size_t nb_stream = s->heads_first ? t->nb[2] * (size_t) s->n_head_kv : t->nb[2];
+    return ggml_view_4d(ctx, t, dim, s->n_kv, s->n_head_kv, s->n_stream, t->nb[1], nb_head, nb_stream, 0);
 }
 
 static float mask_value(const struct shape * s, int32_t token, int32_t key) {
@@ -101,7 +102,8 @@ static struct graph graph_new(const struct shape * s, uint64_t seed, bool exact)
     rng_state = seed;
     const size_t n_kv = (size_t) s->n_kv * (size_t) s->n_head_kv * (size_t) s->n_stream * (size_t) (s->dk + s->dv);
     const size_t n_q  = (size_t) s->n_token * (size_t) s->n_head * (size_t) s->n_stream * (size_t) (s->dk + s->dv);
-    struct ggml_init_params params = { ((size_t) 32 << 20) + 8 * n_kv + 8 * n_q + 2 * (size_t) s->n_kv * (size_t) (s->n_token * s->n_head * s->n_stream), NULL, false };
+    const size_t n_m  = (size_t) s->n_token * (size_t) s->n_head * (size_t) s->n_stream * (size_t) s->n_kv;
+    struct ggml_init_params params = { ((size_t) 32 << 20) + 8 * n_kv + 8 * n_q + 2 * n_m, NULL, false };
     struct graph g;
     g.ctx = ggml_init(params);
     struct ggml_tensor * k = kv_new(g.ctx, s, s->dk, s->type_k, exact);
@@ -201,7 +203,8 @@ static void test_shape(int i) {
             const bool   ok      = d_f32 < TOLERANCE_F32 && d_types < TOLERANCE_TYPES; // not if NaN
             CHECK(ok);
             if (!ok) {
-                fprintf(stderr, "    kernel %s, %d threads: %g from F32, %g from the same types\n", hwkv_fattn_kernel_name(k), n_thread, d_f32, d_types);
+                fprintf(stderr, "    kernel %s, %d threads: %g from F32, %g from the same types\n", hwkv_fattn_kernel_name(k), n_thread,
+                        d_f32, d_types);
                 describe(&s, i);
             }
             worst_f32   = fmax(worst_f32, d_f32);
@@ -336,6 +339,7 @@ int main(int argc, char ** argv) {
     }
     hwkv_fattn_kernel_set(0);
     test_left_alone();
-    printf("largest distance from ggml: %.2g on the same values in F32, %.2g on the same tensors; between these %.2g\n", worst_f32, worst_types, worst_ggml);
+    printf("largest distance from ggml: %.2g on the same values in F32, %.2g on the same tensors; between these %.2g\n", worst_f32,
+           worst_types, worst_ggml);
     return testing_result();
 }
