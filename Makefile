@@ -1,7 +1,7 @@
 # The commands of this project. `make run` and `make test` install and build whatever they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow build calibrate bench clean
+.PHONY: help run test test-slow build calibrate bench eval clean
 
 help:
 	@echo "make run         build, fetch the default model and serve it on http://127.0.0.1:8080"
@@ -10,6 +10,7 @@ help:
 	@echo "make test-slow   the slow ones too"
 	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); DATA=folder  THREADS=N"
 	@echo "make bench       speed against the unpatched llama.cpp (30 minutes on a quiet machine); ARGS='--time-limit 60 --resume'"
+	@echo "make eval        quality of the default model, full cache and policy (docs/evaluation.md); ARGS='local --help'"
 	@echo "make build       build all programs into build/bin"
 	@echo "make clean       remove build*/ and .venv (downloads stay in the per-user cache)"
 
@@ -32,6 +33,9 @@ calibrate:
 
 bench:
 	@scripts/setup packages && scripts/setup build cpu bench-programs && exec scripts/bench/speed.py $(ARGS)
+
+eval:
+	@scripts/setup packages && scripts/setup build cpu llama-server && scripts/setup venv && exec scripts/eval/run $(ARGS)
 
 clean:
 	rm -rf build build-asan build-cuda .venv

@@ -145,6 +145,7 @@ def test_tighter_windows_cost_more(bench):
     assert len({point["validation"]["perplexity"]["full"] for point in points}) == 1
 
 
+@pytest.mark.slow
 def test_default_model(bench, model):
     text = bench.write("prose.txt", "".join(f"{i}. The river ran past the house of stone, and nobody asked why.\n" for i in range(300)))
     policy = bench.policy([64], model, "smollm2")

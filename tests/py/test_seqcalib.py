@@ -204,7 +204,7 @@ def test_budgets_in_bytes(tool, tmp_path):
     out = tmp_path / "p.json"
     args = ("-c", 1024, "--windows", "16,300,600", "--tau", "0.3,0.7,0.9")
     _, policy = tool.calibrate(out, "llama", *args)
-    allocated = [tool.check(out, tool.model("llama"), "--point", ip, "-ub", 48)["bytes"] for ip in range(3)]
+    allocated = [tool.check(out, tool.model("llama"), "--point", ip)["bytes"] for ip in range(3)]
     assert allocated[0] < allocated[1] < allocated[2]
     for ip in range(3):
         fits = f"{allocated[ip] / 1024}KiB"
@@ -231,7 +231,7 @@ def test_default_model(tool, model, root, tmp_path):
     # prose that every checkout has
     text.write_text("\n".join((root / name).read_text() for name in ("README.md", "docs/how-it-works.md", "src/README.md", "src/hwkv.h")))
     out = tmp_path / "p.json"
-    result = tool.run("-m", model, "-f", text, "-c", 1024, "--windows", "64,128,256,512", "--tau", 0.98, "-t", 1, "-o", out)
+    result = tool.run("-m", model, "-f", text, "-c", 512, "--windows", "32,64,128,256", "--tau", 0.98, "-t", 1, "-o", out)
     assert agreement(result) >= 0.9999
     policy = json.loads(out.read_text())
     check_numbers(policy)

@@ -1,0 +1,160 @@
+"""`hweval local`: starts llama-server of this tree, with the full cache and with points of a policy, and measures them all."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from . import report
+from .core import Failure, lengths, positive, say, write_whole
+from .report import ROOT
+from .ruler import N_PREDICT, TASKS
+from .run_needle import depths
+
+START_SECONDS = 600
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def add_options(parser):
+    parser.add_argument("--model-file", type=Path, required=True, metavar="GGUF")
+    parser.add_argument("--server", type=Path, default=ROOT / "build" / "bin" / "llama-server", help="default: build/bin/llama-server")
+    parser.add_argument("--policy", type=Path, help="policy file; default: only the full cache")
+    parser.add_argument("--points", type=lambda text: text.split(","), help="operating points; default: the selected one and the smallest other")
+    parser.add_argument("--lengths", type=lengths, default=[512, 1024, 2048, 4096], help="in tokens; default: 512,1024,2048,4096")
+    parser.add_argument("--depths", type=depths, default=[0, 25, 50, 75, 100], help="of the needle likelihood; default: 0,25,50,75,100")
+    parser.add_argument("--examples", type=positive, default=10, help="for each cell; default: 10")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="default: all five")
+    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
+    parser.add_argument("--seed", type=int, default=42, help="default: 42")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="data folder; default: ../shared/data")
+    parser.add_argument("--out", type=Path, help="folder for results; default: build/eval/local")
+
+
+def choose_points(options):
+    """Names of operating points."""
+    if not options.policy:
+        return []
+    try:
+        policy = json.loads(options.policy.read_text(encoding="utf-8"))
+        sizes = {point["name"]: point["bytes"] for point in policy["operating_points"]}
+        selected = policy["selected"]
+    except OSError as error:
+        raise Failure(f"cannot read {options.policy}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise Failure(f"{options.policy} is not a policy file") from None
+    for name in options.points or []:
+        if name not in sizes:
+            raise Failure(f"{options.policy} has no operating point '{name}', expected one of: {', '.join(sizes)}", code=3)
+    others = sorted((name for name in sizes if name != selected), key=sizes.get)
+    return options.points or [selected, *others[:1]]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_ready(url):
+    try:
+        with OPENER.open(url + "/health", timeout=2) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@contextlib.contextmanager
+def running(options, name, point):
+    """URL of a server that ends with this block, and with this process even when that is killed."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [options.server, "-m", options.model_file, "-a", options.model_file.stem, "--host", "127.0.0.1", "--port", str(port), "--offline",
+               "-c", str(max(options.lengths) + 64), "-np", "1", "-t", str(options.threads)]
+    if point is not None:
+        command += ["--kv-policy", options.policy, "--kv-policy-point", point]
+    if shutil.which("setpriv"):
+        command = ["setpriv", "--pdeathsig", "TERM", *command]
+    log_path = options.out / f"server-{name}.log"
+    with open(log_path, "wb") as log:
+        # a session of its own: Ctrl-C is for us
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        start = time.monotonic()
+        say(f"starting llama-server: {name}")
+        while not is_ready(url):
+            if server.poll() is not None or time.monotonic() - start > START_SECONDS:
+                raise Failure(f"llama-server ({name}) did not start, see {log_path}")
+            time.sleep(0.1)
+        yield url
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def say_estimate(options, url, n_servers):
+    """From the speed of one short request; long prompts are slower for each token, so it is a lower bound."""
+    body = json.dumps({"prompt": "The sky is blue. " * 50, "n_predict": 32, "ignore_eos": True, "cache_prompt": False}).encode()
+    with OPENER.open(urllib.request.Request(url + "/completion", body, {"Content-Type": "application/json"}), timeout=600) as answer:
+        speed = json.load(answer)["timings"]
+    samples = n_servers * len(options.tasks.split(",")) * options.examples
+    needles = n_servers * len(options.depths) * options.examples
+    seconds = sum((samples + needles) * length / speed["prompt_per_second"] + samples * N_PREDICT / speed["predicted_per_second"]
+                  for length in options.lengths)
+    say(f"about {seconds / 60:.0f} minutes in all, more where attention dominates; after Ctrl-C the same command goes on")
+
+
+def summary(options, names):
+    """One table of all runs from their results.json."""
+    columns = [*map(str, options.lengths), "all"]
+    data = {f"ruler-{name}": json.loads((options.out / f"ruler-{name}" / "results.json").read_text())["cells"] for name in names}
+    data["needle"] = json.loads((options.out / "needle" / "results.json").read_text())["lengths"]
+    ruler, needle = [], []
+    for name in names:
+        cells = data[f"ruler-{name}"]["all"]
+        ruler.append([name, *(report.number(cells[length]["score"]) for length in columns), cells["all"]["n"], cells["all"]["failed"]])
+        cells = data["needle"]
+        needle.append([name, *(report.number(cells[length][name]["logprob"], 3) for length in columns), cells["all"]["n"], cells["all"]["failed"]])
+    head = [*columns, "n", "failed"]
+    markdown = (f"# {options.model_file.stem}\n\nRULER-style score, 0 to 100:\n\n" + report.table(["cache", *head], ruler)
+                + "\nNeedle likelihood, nats:\n\n" + report.table(["cache", *head], needle))
+    write_whole(options.out / "summary.md", markdown)
+    data = {"model": options.model_file.stem, "runs": data, "provenance": report.provenance()}
+    write_whole(options.out / "summary.json", json.dumps(data, indent=1) + "\n")
+    print("\n" + markdown, end="", flush=True)
+
+
+def run(options, hweval):
+    """`hweval` runs one benchmark with a list of arguments and returns its exit code."""
+    for path in (options.model_file, options.server):
+        if not path.is_file():
+            raise Failure(f"there is no file {path}")
+    points = choose_points(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    codes = []
+    with contextlib.ExitStack() as stack:
+        urls = {name: stack.enter_context(running(options, name, None if name == "full" else name)) for name in ["full", *points]}
+        say_estimate(options, urls["full"], len(urls))
+        common = ["--lengths", ",".join(map(str, options.lengths)), "--examples", str(options.examples), "--seed", str(options.seed),
+                  "--data", str(options.data)]
+        jobs = {f"ruler-{name}": ["ruler", "--base-url", url, "--tasks", options.tasks, "--name", name] for name, url in urls.items()}
+        jobs["needle"] = ["needle", "--base-url", urls["full"], "--depths", ",".join(map(str, options.depths)),
+                          *(f"--policy-url={name}={urls[name]}" for name in points)]
+        for name, job in jobs.items():
+            say(f"== {name}")
+            codes.append(hweval([*job, *common, "--out", str(options.out / name)]))
+            if codes[-1] == 130 or not (options.out / name / "results.json").exists():
+                return codes[-1]
+    summary(options, list(urls))
+    return max(codes)

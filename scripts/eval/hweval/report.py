@@ -1,0 +1,83 @@
+"""Results as results.md, results.json and PNG plots."""
+
+import io
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from .core import say, write_whole
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def provenance():
+    """Where the figures come from."""
+    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return {"commit": done.stdout.strip() or None, "machine": platform.machine(), "cpus": os.cpu_count(),
+            "command": shlex.join(["hweval", *sys.argv[1:]])}
+
+
+def table(head, rows):
+    """A Markdown table; the first column is text, the others are figures."""
+    lines = ["| " + " | ".join(map(str, head)) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]) + "\n"
+
+
+def number(value, digits=2):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def failures_text(records):
+    """What went wrong, each reason once with its count."""
+    reasons = {}
+    for record in records:
+        if "error" in record:
+            reasons[record["error"]] = reasons.get(record["error"], 0) + 1
+    return "".join(f"- {count} failed: {reason}\n" for reason, count in sorted(reasons.items()))
+
+
+def source_lines(data):
+    where = ", ".join(f"{os.path.basename(end['model'])} at {end['url']}" for end in data["endpoints"])
+    return f"Measured: {where}; commit {data['provenance']['commit']}; `{data['provenance']['command']}`\n"
+
+
+def heat_maps(panels, columns, rows, colour_label):
+    """PNG bytes: panels is a list of (title, matrix rows x columns with None for no data, lowest, highest value of the colours)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.6 + (1.0 + 0.75 * len(columns)) * len(panels), 1.6 + 0.4 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, matrix, low, high) in zip(axes, panels):
+        cells = [[float("nan") if value is None else value for value in row] for row in matrix]
+        image = axis.imshow(cells, vmin=low, vmax=high, cmap="RdYlGn", aspect="auto")
+        axis.set_title(title)
+        axis.set_xticks(range(len(columns)), columns)
+        axis.set_yticks(range(len(rows)), rows)
+        axis.set_xlabel("length, tokens")
+        for y, row in enumerate(matrix):
+            for x, value in enumerate(row):
+                axis.text(x, y, "" if value is None else f"{value:.{0 if high == 100 else 2}f}", ha="center", va="center", fontsize=8)
+        figure.colorbar(image, ax=axis, label=colour_label)
+    axes[0].set_ylabel("depth of the needle")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def write_results(out, data, markdown, plots=()):
+    """Files into the folder, the Markdown also to stdout."""
+    out = Path(out)
+    data = {**data, "provenance": provenance()}
+    markdown += "\n" + source_lines(data)
+    write_whole(out / "results.json", json.dumps(data, indent=1) + "\n")
+    write_whole(out / "results.md", markdown)
+    for name, png in plots:
+        write_whole(out / name, png)
+    print(markdown, end="", flush=True)
+    say(f"written: {', '.join(str(out / name) for name in ['results.md', 'results.json', *(name for name, _ in plots)])}")

@@ -1,0 +1,75 @@
+"""`hweval longmemeval`: accuracy by question type."""
+
+from . import longmemeval, report, scoring
+from .core import Failure, Store, mean, positive, run_jobs
+
+
+def add_options(parser):
+    parser.add_argument("--file", required=True, help="longmemeval_s_cleaned.json or another file of that format")
+    parser.add_argument("--questions", type=positive, help="only the first N")
+    parser.add_argument("--max-input", type=positive, help="tokens of a prompt, the middle of longer ones is left out; "
+                        "default: 122880, or the server's context less the answer where that is smaller")
+    parser.add_argument("--max-output", type=positive, default=longmemeval.N_PREDICT, help="tokens of an answer; default: 8192")
+    scoring.add_judge_options(parser)
+
+
+def input_limit(options, endpoint):
+    n_ctx = endpoint.n_ctx()
+    limit = options.max_input or min(longmemeval.MAX_INPUT, (n_ctx or 2 ** 31) - options.max_output)
+    if limit < 1 or n_ctx and limit + options.max_output > n_ctx:
+        raise Failure(f"the server's context is {n_ctx}, expected room for {options.max_input or 'a prompt'} and {options.max_output} tokens of "
+                      "answer; see --max-input and --max-output")
+    return limit
+
+
+async def run(options, endpoint):
+    questions = longmemeval.load(options.file)[:options.questions]
+    limit = input_limit(options, endpoint)
+    store = Store(options.out / "results.jsonl", {
+        "benchmark": "longmemeval", "version": 1, "name": options.name, "model": endpoint.model, "kv_policy": endpoint.policy(),
+        "seed": options.seed, "max_input": limit, "max_output": options.max_output})
+
+    async def work(question):
+        text, cut = await longmemeval.cut_middle(endpoint, longmemeval.prompt(question), limit)
+        answer = await endpoint.chat([{"role": "user", "content": text}], options.max_output, options.seed)
+        return {"cut": cut, "text": answer}
+
+    try:
+        records = await run_jobs([(question.key, question) for question in questions], work, store, options.parallel, "longmemeval")
+    finally:
+        store.close()
+    by_key = {question.key: question for question in questions}
+    verdicts = await scoring.judge(options, records, lambda record: longmemeval.judging_prompt(by_key[record["id"]], record["text"]))
+    return write(options, endpoint, questions, records, verdicts)
+
+
+def summarise(rows, judged):
+    failed = sum("error" in record for _, record, _ in rows)
+    result = {"n": len(rows) - failed, "failed": failed, "contains": None, "f1": None, "judge": None,
+              "cut": sum(record.get("cut", False) for _, record, _ in rows)}
+    if rows and not failed:
+        scores = [longmemeval.score(question, record["text"]) for question, record, _ in rows]
+        result["contains"], result["f1"] = (100 * mean(score[i] for score in scores) for i in (0, 1))
+    if judged:
+        result["judge_failed"] = sum("error" in verdict for _, _, verdict in rows)
+        if rows and not result["judge_failed"]:
+            result["judge"] = 100 * mean(verdict["right"] for _, _, verdict in rows)
+    return result
+
+
+def write(options, endpoint, questions, records, verdicts):
+    rows = [(question, record, verdicts[record["id"]] if verdicts else None) for question, record in zip(questions, records)]
+    groups = {kind: [row for row in rows if row[0].kind == kind and not row[0].abstain] for kind in longmemeval.TYPES}
+    groups["abstention"] = [row for row in rows if row[0].abstain]
+    results = {name: summarise(group, verdicts) for name, group in {**groups, "all": rows}.items()}
+    lines = [[name, row["n"], row["failed"], row["cut"], report.number(row["contains"]), report.number(row["f1"]), report.number(row["judge"]),
+              row.get("judge_failed", "-")] for name, row in results.items()]
+    markdown = (f"# LongMemEval{' of ' + options.name if options.name else ''}\n\nGreedy, thinking off. Judge: accuracy by a model. Contains and F1 "
+                "go by words and are only a proxy. Cut: prompts whose middle was left out. A score counts only when every answer and "
+                "judgment exists.\n\n"
+                + report.table(["type", "n", "failed", "cut", "contains", "F1", "judge", "judge failed"], lines) + "\n"
+                + report.failures_text(records) + report.failures_text(verdicts.values() if verdicts else []))
+    data = {"benchmark": "longmemeval", "name": options.name, "seed": options.seed, "judge": options.judge_model, "results": results,
+            "endpoints": [endpoint.describe()]}
+    report.write_results(options.out, data, markdown)
+    return results["all"]["failed"] + results["all"].get("judge_failed", 0)

@@ -1,0 +1,54 @@
+"""scripts/eval against llama-server and the default model: what it asks of the server is what the server gives."""
+
+import asyncio
+import json
+import sys
+
+import pytest
+from server_process import ROOT, ServerProcess
+
+sys.path.append(str(ROOT / "scripts" / "eval"))
+
+from hweval import __main__ as cli
+from hweval import report
+from hweval.client import Endpoint
+from hweval.run_needle import likelihood
+
+pytestmark = pytest.mark.server
+SHARED = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, model):
+    with ServerProcess(model, tmp_path_factory.mktemp("hweval") / "server.log", ctx=512) as process:
+        yield process
+
+
+def test_likelihood_is_of_the_forced_tokens(server):
+    prompt = "The number of the house is 48. Remember: the number of the house is"
+
+    async def measure():
+        async with Endpoint(server.url) as endpoint:
+            return [await likelihood(endpoint, prompt, value) for value in ("48", "73")]
+
+    right, wrong = asyncio.run(measure())
+    assert right["n_tokens"] == wrong["n_tokens"] == 3  # a blank and two digits
+    assert wrong["logprob"] < right["logprob"] < 0 and not wrong["greedy"]
+
+    # the same token by token, each from a request of its own that forces nothing
+    tokens = server.post("/tokenize", {"content": f"{prompt} 73"}).json()["tokens"]
+    total = 0.0
+    for n in range(len(tokens) - 3, len(tokens)):
+        answer = server.post("/completion", {"prompt": tokens[:n], "n_predict": 1, "n_probs": 2000, "temperature": 0}).json()
+        total += next(item["logprob"] for item in answer["completion_probabilities"][0]["top_logprobs"] if item["id"] == tokens[n])
+    assert wrong["logprob"] == pytest.approx(total, abs=0.5)  # Q4_1 weights: batches of other sizes round differently
+
+
+def test_ruler_example(server, tmp_path, monkeypatch):
+    if not SHARED.exists():
+        pytest.skip(f"{SHARED} is missing: the essays and word lists are not part of the repository")
+    monkeypatch.setattr(report, "heat_maps", lambda *_: b"")
+    assert cli.main(["ruler", "--base-url", server.url, "--data", str(SHARED), "--out", str(tmp_path), "--lengths", "320", "--examples", "1",
+                     "--tasks", "niah_single_1"]) == 0
+    record = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[1])
+    assert 270 < record["tokens"] <= 320 and record["text"] and record["score"] in (0, 1)
