@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import pytest
+import tiny_gguf
 
 pytestmark = pytest.mark.bridge
 
@@ -66,22 +67,24 @@ def test_what_does_not_fit_is_one_clear_error(program, model, policy, tmp_path):
     assert 'found no operating point "nope"' in result.stdout + result.stderr
 
 
-def test_bench_compares_policies(program, model, tmp_path):
+def test_bench_compares_policies(program, tmp_path):
+    model = tmp_path / "model.gguf"
+    tiny_gguf.make_model(model, "llama", seed=1)
     policy = tmp_path / "policy.json"
-    run(program("llama-kv-policy"), "make", "uniform", "--window", 64, "-c", 8192, "-m", model, "-o", policy)
+    run(program("llama-kv-policy"), "make", "uniform", "--window", 64, "-c", 1024, "-m", model, "-o", policy)
     result = run(program("llama-bench"), "-m", model, "-kvp", f"none,{policy}", "-p", 0, "-n", 2, "-d", 300, "-ub", 64, "-t", 1, "-r", 1,
                  "-fa", "on", "-o", "json", timeout=300)
     assert result.returncode == 0, result.stderr
     plain, windowed = json.loads(result.stdout)
     assert [plain["kv_policy"], windowed["kv_policy"]] == ["none", str(policy)]
     # 302 tokens are 512 cells; the window takes 64 + 64 to take back
-    assert plain["kv_mib"] == pytest.approx(512 * 90 * 256 / 2**20)
-    assert windowed["kv_mib"] == pytest.approx(128 * 90 * 256 / 2**20)
+    assert plain["kv_mib"] == pytest.approx(512 * 8 * 256 / 2**20)
+    assert windowed["kv_mib"] == pytest.approx(128 * 8 * 256 / 2**20)
 
 
 def test_perplexity_takes_it(program, model, policy, tmp_path):
     text = tmp_path / "text.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog. " * 60)
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
     result = run(program("llama-perplexity"), "-m", model, "-f", text, "-c", 128, "-t", 1, "--kv-policy", policy, timeout=300)
     assert result.returncode == 0
     assert "Final estimate" in result.stdout + result.stderr
