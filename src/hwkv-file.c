@@ -125,42 +125,47 @@ static int write_all(FILE * file, const char * text, bool sync, struct hwkv_erro
     return 0;
 }
 
+int hwkv_file_write(const char * path, const char * text, struct hwkv_error * err) {
+    if (!path || !path[0]) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "expected a path to write to");
+    }
+    const size_t temp_size = strlen(path) + 32;
+    char * temp = hwkv_alloc(temp_size, 1);
+    if (!temp) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+#ifndef _WIN32
+    snprintf(temp, temp_size, "%s.%ld.tmp", path, (long) getpid());
+#else
+    snprintf(temp, temp_size, "%s.tmp", path);
+#endif
+    const bool special = is_special(path);
+    int status = 0;
+    FILE * file = fopen(special ? path : temp, "wb");
+    if (!file) {
+        status = hwkv_fail(err, HWKV_ERR_IO, NULL, "cannot write: %s", strerror(errno));
+    } else {
+        status = write_all(file, text, !special, err);
+        if (status == 0 && !special && rename(temp, path) != 0) {
+            status = hwkv_fail(err, HWKV_ERR_IO, NULL, "cannot write: %s", strerror(errno));
+        }
+        if (status && !special) {
+            remove(temp);
+        }
+    }
+    hwkv_free(temp);
+    return status;
+}
+
 int hwkv_policy_save(const struct hwkv_policy * policy, const char * path, struct hwkv_error * err) {
     if (!path || !path[0]) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "expected a path to write to");
     }
     char * text = NULL;
     int status = hwkv_policy_print(&text, policy, err);
-    if (status) {
-        return status;
-    }
-    const size_t temp_size = strlen(path) + 32;
-    char * temp = hwkv_alloc(temp_size, 1);
-    if (!temp) {
+    if (status == 0) {
+        status = hwkv_file_write(path, text, err);
         hwkv_free(text);
-        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
-    const bool special = is_special(path);
-#ifndef _WIN32
-    snprintf(temp, temp_size, "%s.%ld.tmp", path, (long) getpid());
-#else
-    snprintf(temp, temp_size, "%s.tmp", path);
-#endif
-    FILE * file = fopen(special ? path : temp, "wb");
-    if (!file) {
-        status = hwkv_fail(err, HWKV_ERR_IO, NULL, "cannot write: %s", strerror(errno));
-    } else if (special) {
-        status = write_all(file, text, false, err);
-    } else {
-        status = write_all(file, text, true, err);
-        if (status == 0 && rename(temp, path) != 0) {
-            status = hwkv_fail(err, HWKV_ERR_IO, NULL, "cannot write: %s", strerror(errno));
-        }
-        if (status) {
-            remove(temp);
-        }
-    }
-    hwkv_free(temp);
-    hwkv_free(text);
     return status;
 }

@@ -222,7 +222,9 @@ int  hwkv_policy_load (struct hwkv_policy ** out, const char * path, struct hwkv
 int  hwkv_policy_parse(struct hwkv_policy ** out, const char * text, size_t size, struct hwkv_error * err);
 void hwkv_policy_free (struct hwkv_policy * policy);
 
-// Writes beside path, syncs and renames: path is either the old file or the whole new one.
+// Writes text beside path, syncs and renames: path is either the old file or the whole new one. A device or a pipe is
+// written to as it is.
+int  hwkv_file_write  (const char * path, const char * text, struct hwkv_error * err);
 int  hwkv_policy_save (const struct hwkv_policy * policy, const char * path, struct hwkv_error * err);
 // The same bytes as a string; free with hwkv_string_free.
 int  hwkv_policy_print(char ** out, const struct hwkv_policy * policy, struct hwkv_error * err);

@@ -4,7 +4,6 @@
 #include "llama-graph.h"
 #include "llama-impl.h"
 
-#include <cstdarg>
 #include <cstring>
 #include <unordered_set>
 #include <vector>

@@ -1,6 +1,7 @@
 // llama-kv-verify: what a policy costs in quality, against the full cache on the same text.
 
 #include "kv-verify.h"
+#include "tool.h"
 
 #include "hwkv-version.h"
 #include "llama-hwkv-model.h"
@@ -12,43 +13,9 @@
 
 #define N_SEQ_DEFAULT 4
 
-static volatile sig_atomic_t g_stop; // the signal that asked to stop
-
-static void on_signal(int sig) {
-    g_stop = sig;
-}
-
-// The first Ctrl-C ends the run in good order, the second one at once.
-static void catch_signals(void) {
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int) SA_RESETHAND };
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT,  &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
 static bool abort_decode(void * data) {
     (void) data;
-    return g_stop != 0;
-}
-
-//
-// llama.cpp's log: quiet, but the reason of a failure is kept
-//
-
-struct log_state {
-    bool verbose;
-    char error[512]; // the first one: the later ones only say that something failed
-};
-
-static void log_callback(enum ggml_log_level level, const char * text, void * user_data) {
-    struct log_state * state = user_data;
-    if (state->verbose) {
-        fputs(text, stderr);
-    }
-    if (level == GGML_LOG_LEVEL_ERROR && state->error[0] == '\0') {
-        snprintf(state->error, sizeof(state->error), "%s", text);
-        state->error[strcspn(state->error, "\n")] = '\0';
-    }
+    return sc_stop != 0;
 }
 
 //
@@ -135,10 +102,10 @@ static bool on_load(float share, void * data) {
     struct verify * verify = data;
     sc_progress_add(verify->progress, (double) share - verify->loaded);
     verify->loaded = (double) share;
-    return g_stop == 0;
+    return sc_stop == 0;
 }
 
-static int load_model(struct verify * verify, struct log_state * log) {
+static int load_model(struct verify * verify, struct sc_log * log) {
     const char * path = verify->args->model;
     if (check_readable(path) != EXIT_OK) {
         return EXIT_FAIL;
@@ -153,7 +120,7 @@ static int load_model(struct verify * verify, struct log_state * log) {
     sc_progress_stage(verify->progress, "loading the model");
     verify->model = llama_model_load_from_file(path, params);
     sc_progress_end(verify->progress);
-    if (!verify->model && g_stop == 0) {
+    if (!verify->model && sc_stop == 0) {
         return fail_text("%s: not a model that llama.cpp can load: %s", path, log->error[0] ? log->error : "unknown reason");
     }
     return verify->model ? EXIT_OK : fail_text("stopped while loading the model");
@@ -233,7 +200,7 @@ static enum ggml_type ggml_type_of(enum hwkv_type type) {
     return GGML_TYPE_F16;
 }
 
-static struct llama_context * make_context(const struct verify * verify, const struct hwkv_point * point, struct log_state * log) {
+static struct llama_context * make_context(const struct verify * verify, const struct hwkv_point * point, struct sc_log * log) {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx           = (uint32_t) verify->n_ctx;
     params.n_batch         = (uint32_t) verify->args->n_ubatch;
@@ -256,7 +223,7 @@ static struct llama_context * make_context(const struct verify * verify, const s
     return ctx;
 }
 
-static int make_contexts(struct verify * verify, struct log_state * log) {
+static int make_contexts(struct verify * verify, struct sc_log * log) {
     verify->ctx_full = make_context(verify, NULL, log);
     if (!verify->ctx_full) {
         return EXIT_FAIL;
@@ -343,7 +310,7 @@ static int compare(struct verify * verify) {
         .n_ctx      = verify->n_ctx,
         .n_thread   = (int32_t) verify->args->n_threads,
         .progress   = verify->progress,
-        .stop       = &g_stop,
+        .stop       = &sc_stop,
     };
     if (code == EXIT_OK) {
         struct hwkv_error err;
@@ -358,7 +325,7 @@ static int compare(struct verify * verify) {
     return code;
 }
 
-static int verify_run(struct verify * verify, struct log_state * log) {
+static int verify_run(struct verify * verify, struct sc_log * log) {
     int code = load_policy(verify);
     code = code == EXIT_OK ? open_json(verify) : code;
     for (int32_t i = 0; i < verify->args->n_file && code == EXIT_OK; i++) {
@@ -374,7 +341,7 @@ static int verify_run(struct verify * verify, struct log_state * log) {
     } else if (code == EXIT_OK) {
         code = report(verify);
     }
-    return g_stop != 0 && !verify->complete ? 128 + (int) g_stop : code;
+    return sc_stop != 0 && !verify->complete ? 128 + (int) sc_stop : code;
 }
 
 static void verify_free(struct verify * verify) {
@@ -419,10 +386,10 @@ int main(int argc, char ** argv) {
         free(args.files);
         return EXIT_USAGE;
     }
-    catch_signals();
+    sc_catch_signals();
 
-    struct log_state log = { .verbose = args.verbose };
-    llama_log_set(log_callback, &log);
+    struct sc_log log = { .verbose = args.verbose };
+    llama_log_set(sc_log_callback, &log);
     llama_backend_init();
 
     struct verify verify = { .args = &args };

@@ -125,22 +125,13 @@ static int add_points(struct hwkv_policy * policy, const struct sc_calib * calib
 int sc_make_policy(struct hwkv_policy ** out, bool * selected, const struct sc_calib * calib, const struct sc_options * opt, const struct sc_text * text, struct hwkv_error * err) {
     const struct sc_input * in = calib->in;
 
-    struct hwkv_policy_params params = hwkv_policy_params_default();
-    params.geometry   = in->geo;
-    params.context    = in->n_ctx;
-    params.sinks      = in->sinks;
-    params.codebook   = in->codebook;
-    params.n_codebook = in->n_codebook;
-    params.type_k     = opt->type_k;
-    params.type_v     = opt->type_v;
-
     struct hwkv_calibration record = { .seed = (int64_t) in->seed, .n_seq = in->n_seq, .n_query = in->n_query };
     snprintf(record.text, sizeof(record.text), "%s", text->source);
     snprintf(record.text_sha256, sizeof(record.text_sha256), "%s", text->sha256);
     snprintf(record.query_rule, sizeof(record.query_rule), "last-quarter");
     snprintf(record.tool, sizeof(record.tool), "llama-seqcalib %s", HWKV_VERSION);
 
-    int status = hwkv_policy_init(out, &params, err);
+    int status = sc_policy_new(out, in, err);
     if (status == HWKV_OK) {
         status = add_points(*out, calib, err);
     }

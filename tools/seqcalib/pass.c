@@ -13,25 +13,30 @@ struct sc_pass {
     int32_t first; // layers as in struct llama_hwkv_part
     int32_t last;
 
-    struct hwkv_policy       * policy; // NULL: nothing below is windowed
+    struct hwkv_policy       * policy; // the windows below
     struct llama_context     * ctx;
     struct llama_hwkv_tracer * tracer;
     float                    * chunk;  // what the tracer gives for one chunk
 };
+
+int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err) {
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry   = in->geo;
+    params.context    = in->n_ctx;
+    params.sinks      = in->sinks;
+    params.codebook   = in->codebook;
+    params.n_codebook = in->n_codebook;
+    params.type_k     = (enum hwkv_type) hwkv_type_from_name(ggml_type_name(in->type_k));
+    params.type_v     = (enum hwkv_type) hwkv_type_from_name(ggml_type_name(in->type_v));
+    return hwkv_policy_init(out, &params, err);
+}
 
 // The layers of this pass that have finite windows: in parts only the one before it, else all below.
 static int make_prefix(struct sc_pass * pass, const int32_t * windows, struct hwkv_error * err) {
     const struct sc_input      * in  = pass->in;
     const struct hwkv_geometry * geo = in->geo;
 
-    struct hwkv_policy_params params = hwkv_policy_params_default();
-    params.geometry   = geo;
-    params.context    = in->n_ctx;
-    params.sinks      = in->sinks;
-    params.codebook   = in->codebook;
-    params.n_codebook = in->n_codebook;
-
-    int status = hwkv_policy_init(&pass->policy, &params, err);
+    int status = sc_policy_new(&pass->policy, in, err);
     if (status != HWKV_OK) {
         return status;
     }

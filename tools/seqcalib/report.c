@@ -2,16 +2,10 @@
 
 #include "report.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifndef _WIN32
-#include <sys/stat.h>
-#include <unistd.h>
-#endif
 
 extern const char sc_report_html_text[];
 extern const char sc_report_js_text[];
@@ -84,65 +78,6 @@ static int put_page(FILE * file, const struct hwkv_policy * policy, const char *
     return 0;
 }
 
-// Takes over the file and closes it.
-static int finish(FILE * file, bool sync, int status, struct hwkv_error * err) {
-    errno = 0;
-    bool ok = fflush(file) == 0 && !ferror(file);
-#ifndef _WIN32
-    ok = ok && (!sync || fsync(fileno(file)) == 0);
-#else
-    (void) sync;
-#endif
-    const int saved = errno;
-    const bool closed = fclose(file) == 0;
-    if (status == 0 && !(ok && closed)) {
-        const int why = ok ? errno : saved;
-        status = fail(err, HWKV_ERR_IO, "cannot write: %s", why ? strerror(why) : "not everything could be written");
-    }
-    return status;
-}
-
-// Renaming would put a plain file in the place of a device or pipe.
-static bool is_special(const char * path) {
-#ifndef _WIN32
-    struct stat info;
-    return stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-#else
-    (void) path;
-    return false;
-#endif
-}
-
-static int write_page(const char * path, bool sync, const struct hwkv_policy * policy, const char * json, struct hwkv_error * err) {
-    FILE * file = fopen(path, "wb");
-    if (!file) {
-        return fail(err, HWKV_ERR_IO, "cannot write: %s", strerror(errno));
-    }
-    return finish(file, sync, put_page(file, policy, json, err), err);
-}
-
-static int replace_page(const char * path, const struct hwkv_policy * policy, const char * json, struct hwkv_error * err) {
-    const size_t temp_size = strlen(path) + 32;
-    char * temp = malloc(temp_size);
-    if (!temp) {
-        return fail(err, HWKV_ERR_NOMEM, "out of memory");
-    }
-#ifndef _WIN32
-    snprintf(temp, temp_size, "%s.%ld.tmp", path, (long) getpid());
-#else
-    snprintf(temp, temp_size, "%s.tmp", path);
-#endif
-    int status = write_page(temp, true, policy, json, err);
-    if (status == 0 && rename(temp, path) != 0) {
-        status = fail(err, HWKV_ERR_IO, "cannot write: %s", strerror(errno));
-    }
-    if (status) {
-        remove(temp);
-    }
-    free(temp);
-    return status;
-}
-
 int sc_report_html(const char * path, const struct hwkv_policy * policy, struct hwkv_error * err) {
     if (!path || !path[0]) {
         return fail(err, HWKV_ERR_ARG, "expected a path to write to");
@@ -152,9 +87,23 @@ int sc_report_html(const char * path, const struct hwkv_policy * policy, struct 
     }
     char * json = NULL;
     int status = hwkv_policy_print(&json, policy, err);
-    if (status == 0) {
-        status = is_special(path) ? write_page(path, false, policy, json, err) : replace_page(path, policy, json, err);
+    if (status != 0) {
+        return status;
     }
+
+    char * page = NULL;
+    size_t size = 0;
+    FILE * file = open_memstream(&page, &size);
+    if (file) {
+        status = put_page(file, policy, json, err);
+    }
+    if (!file || fclose(file) != 0) {
+        status = fail(err, HWKV_ERR_NOMEM, "out of memory");
+    }
+    if (status == 0) {
+        status = hwkv_file_write(path, page, err);
+    }
+    free(page);
     hwkv_string_free(json);
     return status;
 }

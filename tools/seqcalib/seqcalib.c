@@ -8,6 +8,7 @@
 #include "report.h"
 #include "statistics.h"
 #include "text.h"
+#include "tool.h"
 #include "validate.h"
 #include "work.h"
 
@@ -19,44 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static volatile sig_atomic_t g_stop;
-
-static void on_signal(int sig) {
-    (void) sig;
-    g_stop = 1;
-}
-
-// The first Ctrl-C ends the run in good order, the second one at once.
-static void catch_signals(void) {
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int) SA_RESETHAND };
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT,  &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
-struct log_state {
-    bool verbose;
-    bool json;
-    char error[256]; // the first one: the later ones only say that something failed
-};
-
-static void log_callback(enum ggml_log_level level, const char * text, void * user_data) {
-    struct log_state * state = user_data;
-    if (state->verbose && state->json) {
-        sc_say("log", "%.*s", (int) strcspn(text, "\n"), text);
-    } else if (state->verbose) {
-        fputs(text, stderr);
-    }
-    if (level == GGML_LOG_LEVEL_ERROR && state->error[0] == '\0') {
-        snprintf(state->error, sizeof(state->error), "%s", text);
-        state->error[strcspn(state->error, "\n")] = '\0';
-    }
-}
-
 // everything a run holds
 struct run {
     struct sc_options    opt;
-    struct log_state     log;
+    struct sc_log        log;
     struct llama_model * model;
     struct hwkv_geometry geo;
     struct sc_text       text;
@@ -241,7 +208,7 @@ static void make_input(struct run * run) {
         .tokens     = run->tokens,
         .naive      = opt->naive,
         .progress   = run->progress,
-        .stop       = &g_stop,
+        .stop       = &sc_stop,
     };
 }
 
@@ -408,10 +375,10 @@ int main(int argc, char ** argv) {
         return show_statistics(run.opt.statistics);
     }
 
-    catch_signals();
+    sc_catch_signals();
     run.log.verbose = run.opt.verbose;
-    run.log.json    = run.opt.json_progress;
-    llama_log_set(log_callback, &run.log);
+    run.log.say     = run.opt.json_progress ? sc_say : NULL;
+    llama_log_set(sc_log_callback, &run.log);
     llama_backend_init();
     run.progress = sc_progress_init(stderr, run.opt.json_progress ? SC_PROGRESS_JSON : SC_PROGRESS_AUTO);
 

@@ -79,6 +79,9 @@ int sc_sweep(struct sc_input * in, int32_t n_point, int32_t n_row_known, const s
 // pass.c: one layer under one prefix
 //
 
+// A policy for what the sweep runs on, without points.
+int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err);
+
 // The context that everything here runs in: one sequence, flash attention; policy NULL is the full cache.
 struct llama_context * sc_context_new(const struct sc_input * in, const struct hwkv_policy * policy, int32_t ip);
 

@@ -374,16 +374,7 @@ static int write_record(struct validator * val, const struct sc_holdout * holdou
 }
 
 static int make_policy(const struct sc_calib * calib, struct hwkv_policy ** out, struct hwkv_error * err) {
-    const struct sc_input * in = calib->in;
-
-    struct hwkv_policy_params params = hwkv_policy_params_default();
-    params.geometry   = in->geo;
-    params.context    = in->n_ctx;
-    params.sinks      = in->sinks;
-    params.codebook   = in->codebook;
-    params.n_codebook = in->n_codebook;
-
-    int status = hwkv_policy_init(out, &params, err);
+    int status = sc_policy_new(out, calib->in, err);
     for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
         char tau[SC_TAU_NAME];
         char name[64];

@@ -72,11 +72,7 @@ def summarise(rows, judged):
     if rows and not failed:
         scores = [locomo.score(job[2], record["text"]) for job, record, _ in rows]
         result["f1"], result["exact"] = (100 * mean(score[i] for score in scores) for i in (0, 1))
-    if judged:
-        result["judge_failed"] = sum("error" in verdict for _, _, verdict in rows)
-        if rows and not result["judge_failed"]:
-            result["judge"] = 100 * mean(verdict["right"] for _, _, verdict in rows)
-    return result
+    return {**result, **scoring.judge_figures(rows, judged)}
 
 
 def write(options, endpoint, jobs, records, verdicts):

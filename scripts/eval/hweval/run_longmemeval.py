@@ -50,11 +50,7 @@ def summarise(rows, judged):
     if rows and not failed:
         scores = [longmemeval.score(question, record["text"]) for question, record, _ in rows]
         result["contains"], result["f1"] = (100 * mean(score[i] for score in scores) for i in (0, 1))
-    if judged:
-        result["judge_failed"] = sum("error" in verdict for _, _, verdict in rows)
-        if rows and not result["judge_failed"]:
-            result["judge"] = 100 * mean(verdict["right"] for _, _, verdict in rows)
-    return result
+    return {**result, **scoring.judge_figures(rows, judged)}
 
 
 def write(options, endpoint, questions, records, verdicts):

@@ -81,3 +81,13 @@ async def judge(options, records, question_of):
         finally:
             store.close()
     return dict(zip([record["id"] for record in records], verdicts))
+
+
+def judge_figures(rows, judged):
+    """What a judge says of (job, record, verdict) rows, nothing if there was none; a score only when every judgment exists."""
+    if not judged:
+        return {}
+    figures = {"judge_failed": sum("error" in verdict for _, _, verdict in rows)}
+    if rows and not figures["judge_failed"]:
+        figures["judge"] = 100 * mean(verdict["right"] for _, _, verdict in rows)
+    return figures
