@@ -1,16 +1,34 @@
-// Few rows, a part of hwkv-fattn-kernel.h: up to ROWS_FEW query rows, whose number is a constant to the compiler.
+// Few rows, a part of hwkv-fattn-kernel.h: up to ROWS_FEW query rows of a head, whose number is a constant to the compiler.
 
-// sc[row][key] = k[key] . q[row]
-INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, const float * q, const int n_row, const int type) {
+// Fetches a part of the next block into the L2 cache while head h of this one is at key j: in the order of memory, whatever
+// the order in which heads and keys are used, so that the CPU sees a stream.
+INLINE void few_fetch(const struct hwkv_fattn_tile * t, const struct keys * ks, int32_t h, int32_t j, const char * base, size_t nb, size_t nb_head,
+                      size_t size) {
+    const int32_t at  = h * KEYS + j;
+    int32_t       sub = at % t->n_head;
+    const char *  row = base + (size_t) (ks->next + at / t->n_head) * nb;
+    for (int i = 0; i < VEC_WIDTH; i++) {
+        prefetch(row, (size_t) sub * nb_head, size);
+        if (++sub == t->n_head) {
+            sub = 0;
+            row += nb;
+        }
+    }
+}
+
+// sc[row][key] = k[key] . q[row] for head h
+INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * q, const int n_row,
+                       const int type) {
+    const char * k = t->k + (size_t) h * t->k_nb_head;
     const int step = n_row * 4 <= VEC_ACC ? 4 : 2; // keys at once
     for (int32_t j0 = 0; j0 < ks->n; j0 += VEC_WIDTH) {
+        few_fetch(t, ks, h, j0, t->k, t->k_nb, t->k_nb_head, row_size(t->dk, type));
         vec part[ROWS_FEW][VEC_WIDTH];
         for (int j = 0; j < VEC_WIDTH; j += step) {
             vec sum[4][ROWS_FEW];
             const char * row[4];
             for (int i = 0; i < step; i++) {
-                row[i] = t->k + (size_t) ks->at[j0 + j + i] * t->k_nb;
-                prefetch(row[i], AHEAD * t->k_nb, row_size(t->dk, type));
+                row[i] = k + (size_t) ks->at[j0 + j + i] * t->k_nb;
                 for (int r = 0; r < n_row; r++) {
                     sum[i][r] = (vec) { 0 };
                 }
@@ -36,17 +54,20 @@ INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, const struc
 }
 
 // n_vec vectors of the values, from dim d on
-INLINE void few_values_part(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep,
-                            int32_t d, const int n_row, const int type, const int n_vec) {
+INLINE void few_values_part(float * o, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * sc,
+                            const float * keep, int32_t d, const int n_row, const int type, const int n_vec) {
+    const char * v = t->v + (size_t) h * t->v_nb_head;
     vec sum[ROWS_FEW][4];
     for (int r = 0; r < n_row; r++) {
         for (int i = 0; i < n_vec; i++) {
-            sum[r][i] = vec_load(t->o + r * t->dv + d + i * VEC_WIDTH) * keep[r];
+            sum[r][i] = vec_load(o + r * t->dv + d + i * VEC_WIDTH) * keep[r];
         }
     }
     for (int32_t j = 0; j < ks->n; j++) {
-        const char * row = t->v + (size_t) ks->at[j] * t->v_nb;
-        prefetch(row, AHEAD * t->v_nb + row_size(d, type), row_size(n_vec * VEC_WIDTH, type));
+        const char * row = v + (size_t) ks->at[j] * t->v_nb;
+        if (d == 0 && j % VEC_WIDTH == 0) {
+            few_fetch(t, ks, h, j, t->v, t->v_nb, t->v_nb_head, row_size(t->dv, type));
+        }
         vec x[4];
         for (int i = 0; i < n_vec; i++) {
             x[i] = vec_kv(row, d + i * VEC_WIDTH, type);
@@ -59,36 +80,37 @@ INLINE void few_values_part(const struct hwkv_fattn_tile * t, const struct keys 
     }
     for (int r = 0; r < n_row; r++) {
         for (int i = 0; i < n_vec; i++) {
-            vec_store(t->o + r * t->dv + d + i * VEC_WIDTH, sum[r][i]);
+            vec_store(o + r * t->dv + d + i * VEC_WIDTH, sum[r][i]);
         }
     }
 }
 
-INLINE void few_values(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep,
-                       const int n_row, const int type) {
+INLINE void few_values(float * o, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * sc,
+                       const float * keep, const int n_row, const int type) {
     const int n_vec = n_row * 4 <= VEC_ACC ? 4 : 2;
     int32_t d = 0;
     for (; d + n_vec * VEC_WIDTH <= t->dv; d += n_vec * VEC_WIDTH) {
-        few_values_part(t, ks, sc, keep, d, n_row, type, n_vec);
+        few_values_part(o, t, h, ks, sc, keep, d, n_row, type, n_vec);
     }
     for (; d < t->dv; d += VEC_WIDTH) {
-        few_values_part(t, ks, sc, keep, d, n_row, type, 1);
+        few_values_part(o, t, h, ks, sc, keep, d, n_row, type, 1);
     }
 }
 
-#define FEW(n) \
-    static void few_scores_f16_##n(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, const float * q) {          \
-        few_scores(sc, t, ks, q, n, HWKV_FATTN_F16);                                                                                 \
-    }                                                                                                                                \
-    static void few_scores_q8_##n(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, const float * q) {           \
-        few_scores(sc, t, ks, q, n, HWKV_FATTN_Q8_0);                                                                                \
-    }                                                                                                                                \
-    static void few_values_f16_##n(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep) { \
-        few_values(t, ks, sc, keep, n, HWKV_FATTN_F16);                                                                              \
-    }                                                                                                                                \
-    static void few_values_q8_##n(const struct hwkv_fattn_tile * t, const struct keys * ks, const float * sc, const float * keep) {  \
-        few_values(t, ks, sc, keep, n, HWKV_FATTN_Q8_0);                                                                             \
+#define FEW_SCORES(name, n, type)                                                                                                        \
+    static void name##_##n(float * sc, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * q) {           \
+        few_scores(sc, t, h, ks, q, n, type);                                                                                            \
     }
+#define FEW_VALUES(name, n, type)                                                                                                        \
+    static void name##_##n(float * o, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * sc,             \
+                           const float * keep) {                                                                                         \
+        few_values(o, t, h, ks, sc, keep, n, type);                                                                                      \
+    }
+#define FEW(n)                                     \
+    FEW_SCORES(few_scores_f16, n, HWKV_FATTN_F16)  \
+    FEW_SCORES(few_scores_q8,  n, HWKV_FATTN_Q8_0) \
+    FEW_VALUES(few_values_f16, n, HWKV_FATTN_F16)  \
+    FEW_VALUES(few_values_q8,  n, HWKV_FATTN_Q8_0)
 
 #define FEW_2(f) f(1) f(2)
 #if VEC_WIDTH >= 8
@@ -104,8 +126,8 @@ INLINE void few_values(const struct hwkv_fattn_tile * t, const struct keys * ks,
 
 FEW_ALL(FEW)
 
-typedef void (* few_scores_fn)(float *, const struct hwkv_fattn_tile *, const struct keys *, const float *);
-typedef void (* few_values_fn)(const struct hwkv_fattn_tile *, const struct keys *, const float *, const float *);
+typedef void (* few_scores_fn)(float *, const struct hwkv_fattn_tile *, int32_t, const struct keys *, const float *);
+typedef void (* few_values_fn)(float *, const struct hwkv_fattn_tile *, int32_t, const struct keys *, const float *, const float *);
 
 #define SCORES_F16(n) few_scores_f16_##n,
 #define SCORES_Q8(n)  few_scores_q8_##n,
@@ -149,29 +171,38 @@ static float few_softmax(float * sc, const struct hwkv_fattn_tile * t, const str
     return factor[0];
 }
 
+// All heads of a block before the next one: where they lie side by side, memory is read in one stream.
 static void run_few(struct hwkv_fattn_tile * t) {
+    const int32_t n_row = t->n_row;
+    const int32_t n_all = t->n_head * n_row;
+    const few_scores_fn scores = few_scores_table[t->k_type][n_row - 1];
+    const few_values_fn values = few_values_table[t->v_type][n_row - 1];
+
     float * q = t->scratch;
-    vec sum[ROWS_FEW];
-    for (int32_t r = 0; r < t->n_row; r++) {
+    vec sum[HWKV_FATTN_HEADS * ROWS_FEW];
+    for (int32_t r = 0; r < n_all; r++) {
         for (int32_t d = 0; d < t->dk; d++) {
             q[r * t->dk + d] = t->q[r][d] * t->q_scale;
         }
         t->m[r] = -FLT_MAX;
         sum[r]  = (vec) { 0 };
     }
-    memset(t->o, 0, sizeof(float) * (size_t) (t->n_row * t->dv));
+    memset(t->o, 0, sizeof(float) * (size_t) (n_all * t->dv));
 
     float sc[ROWS_FEW * KEYS];
     float keep[ROWS_FEW];
     struct keys ks = { .next = t->key0 };
     while (keys_next(&ks, t)) {
-        few_scores_table[t->k_type][t->n_row - 1](sc, t, &ks, q);
-        for (int32_t r = 0; r < t->n_row; r++) {
-            keep[r] = few_softmax(sc + r * KEYS, t, &ks, r, &t->m[r], &sum[r]);
+        for (int32_t h = 0; h < t->n_head; h++) {
+            const int32_t row0 = h * n_row;
+            scores(sc, t, h, &ks, q + row0 * t->dk);
+            for (int32_t r = 0; r < n_row; r++) {
+                keep[r] = few_softmax(sc + r * KEYS, t, &ks, row0 + r, &t->m[row0 + r], &sum[row0 + r]);
+            }
+            values(t->o + row0 * t->dv, t, h, &ks, sc, keep);
         }
-        few_values_table[t->v_type][t->n_row - 1](t, &ks, sc, keep);
     }
-    for (int32_t r = 0; r < t->n_row; r++) {
+    for (int32_t r = 0; r < n_all; r++) {
         t->s[r] = 0.0f;
         for (int i = 0; i < VEC_WIDTH; i++) {
             t->s[r] += sum[r][i];

@@ -21,7 +21,6 @@
 #define ROWS_FEW  (VEC_WIDTH / 2)
 #define ROWS_MANY (VEC_PANEL * VEC_WIDTH)
 #define KEYS      HWKV_FATTN_KEYS
-#define AHEAD     (KEYS / 2) // keys fetched ahead with few rows: measured
 #define MASKED    0xfc00 // -inf in F16
 
 typedef float vec_u __attribute__((vector_size(4 * VEC_WIDTH), aligned(4), may_alias)); // in memory
@@ -78,7 +77,7 @@ INLINE vec vec_kv(const char * row, int32_t i, const int type) {
 // what lies `ahead` bytes behind p will be read soon; may point beyond the end
 INLINE void prefetch(const void * p, size_t ahead, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
-        __builtin_prefetch((const void *) ((uintptr_t) p + ahead + i));
+        __builtin_prefetch((const void *) ((uintptr_t) p + ahead + i), 0, 2);
     }
 }
 
@@ -97,7 +96,7 @@ struct keys {
 static void scan(const struct hwkv_fattn_tile * t, int32_t key, int32_t n, uint16_t * restrict seen, uint16_t * restrict bias) {
     memset(seen, 0, KEYS * sizeof(*seen));
     memset(bias, 0, KEYS * sizeof(*bias));
-    for (int32_t r = 0; r < t->n_row; r++) {
+    for (int32_t r = 0; r < t->n_head * t->n_row; r++) {
         if (r > 0 && t->mask[r] == t->mask[r - 1]) {
             continue;
         }
@@ -177,4 +176,4 @@ static size_t scratch(int32_t n_row, int32_t dk, int32_t dv) {
 #define KERNEL_STR(name)   KERNEL_STR2(name)
 #define KERNEL_STR2(name)  #name
 
-const struct hwkv_fattn_kernel KERNEL_NAME(VEC_NAME) = { KERNEL_STR(VEC_NAME), run, scratch };
+const struct hwkv_fattn_kernel KERNEL_NAME(VEC_NAME) = { KERNEL_STR(VEC_NAME), ROWS_FEW, run, scratch };

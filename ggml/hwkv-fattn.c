@@ -14,6 +14,8 @@
 
 #define ALIGN 64
 
+#define HEADS_SIZE 1024 // bytes of a key's heads that one item takes: 64 keys and values stay in the smallest L2
+
 //
 // kernels
 //
@@ -78,6 +80,18 @@ static size_t partial_floats(const struct hwkv_fattn * f, int32_t n_row) {
     return (size_t) n_row * (size_t) (f->v.dim + 2);
 }
 
+// KV heads that one item takes: with few rows several, if their rows lie side by side, so that memory is read in one stream
+static int32_t heads_of_item(const struct hwkv_fattn * f, int32_t n_row) {
+    const bool adjacent = f->k.nb_head < f->k.nb_key && f->v.nb_head < f->v.nb_key;
+    int32_t n = 1;
+    for (int32_t i = 2; adjacent && n_row <= kernel_now()->n_row_few && i <= HWKV_FATTN_HEADS; i++) {
+        if (f->n_head_kv % i == 0 && (size_t) i * MAX(f->k.nb_head, f->v.nb_head) <= HEADS_SIZE) {
+            n = i;
+        }
+    }
+    return n;
+}
+
 bool hwkv_fattn_plan_init(struct hwkv_fattn_plan * plan, const struct hwkv_fattn * f) {
     if (f->n_token < 1 || f->n_head < 1 || f->n_head_kv < 1 || f->n_stream < 1 || f->n_kv < 1 || f->n_head % f->n_head_kv != 0 ||
         !dim_ok(&f->k) || !dim_ok(&f->v) || f->n_token > INT32_MAX / f->n_head || rows_of_head(f) > INT32_MAX / 4096) {
@@ -89,20 +103,22 @@ bool hwkv_fattn_plan_init(struct hwkv_fattn_plan * plan, const struct hwkv_fattn
     plan->n_row  = MIN(n_max, div_up(div_up(n_all, plan->n_tile), 16) * 16);
     plan->n_row  = MIN(plan->n_row, n_all);
     plan->n_tile = div_up(n_all, plan->n_row);
+    plan->n_head = heads_of_item(f, n_all);
 
     // Items for many threads even if there is one token only, but not so many that merging them counts.
-    const int32_t n_base   = plan->n_tile * f->n_head_kv * f->n_stream;
+    const int32_t n_base   = plan->n_tile * (f->n_head_kv / plan->n_head) * f->n_stream;
     const size_t  n_memory = ((size_t) 4 << 20) / (sizeof(float) * partial_floats(f, n_all) * (size_t) (f->n_head_kv * f->n_stream));
-    int32_t n_chunk = div_up(f->n_token <= 8 ? 64 : 16, n_base);
+    int32_t n_chunk = div_up(f->n_token <= 8 ? 32 : 16, n_base);
     n_chunk = MIN(n_chunk, div_up(f->n_kv, 2 * HWKV_FATTN_KEYS));
     n_chunk = MAX(1, (int32_t) MIN((size_t) n_chunk, n_memory));
     plan->n_key   = div_up(div_up(f->n_kv, n_chunk), HWKV_FATTN_KEYS) * HWKV_FATTN_KEYS;
     plan->n_chunk = div_up(f->n_kv, plan->n_key);
     plan->n_item  = n_base * plan->n_chunk;
 
-    const size_t n_scratch = kernel_now()->scratch(plan->n_row, f->k.dim, f->v.dim) + partial_floats(f, plan->n_row);
+    const int32_t n_rows    = plan->n_head * plan->n_row;
+    const size_t  n_scratch = kernel_now()->scratch(n_rows, f->k.dim, f->v.dim) + partial_floats(f, n_rows);
     plan->scratch_size = (n_scratch * sizeof(float) + 2 * ALIGN - 1) / ALIGN * ALIGN;
-    plan->partial_size = plan->n_chunk > 1 ? sizeof(float) * partial_floats(f, plan->n_row) * (size_t) plan->n_item : 0;
+    plan->partial_size = plan->n_chunk > 1 ? sizeof(float) * partial_floats(f, n_rows) * (size_t) plan->n_item : 0;
     return true;
 }
 
@@ -116,7 +132,7 @@ static float * work_at(void * work, size_t offset) {
 }
 
 static float * partial_of(const struct hwkv_fattn * f, const struct hwkv_fattn_plan * plan, void * work, int32_t nth, int32_t item) {
-    return work_at(work, plan->scratch_size * (size_t) nth) + partial_floats(f, plan->n_row) * (size_t) item;
+    return work_at(work, plan->scratch_size * (size_t) nth) + partial_floats(f, plan->n_head * plan->n_row) * (size_t) item;
 }
 
 //
@@ -125,12 +141,14 @@ static float * partial_of(const struct hwkv_fattn * f, const struct hwkv_fattn_p
 
 // where an item lies; neighbours in memory come one after the other
 struct place {
-    int32_t head, chunk, tile, stream;
+    int32_t head; // the first of plan->n_head
+    int32_t chunk, tile, stream;
 };
 
 static struct place place_of(const struct hwkv_fattn * f, const struct hwkv_fattn_plan * plan, int32_t item) {
     struct place at;
-    at.head   = item % f->n_head_kv; item /= f->n_head_kv;
+    const int32_t n_head = f->n_head_kv / plan->n_head;
+    at.head   = item % n_head * plan->n_head; item /= n_head;
     at.chunk  = item % plan->n_chunk; item /= plan->n_chunk;
     at.tile   = item % plan->n_tile;
     at.stream = item / plan->n_tile;
@@ -138,7 +156,7 @@ static struct place place_of(const struct hwkv_fattn * f, const struct hwkv_fatt
 }
 
 static int32_t item_at(const struct hwkv_fattn * f, const struct hwkv_fattn_plan * plan, struct place at) {
-    return ((at.stream * plan->n_tile + at.tile) * plan->n_chunk + at.chunk) * f->n_head_kv + at.head;
+    return ((at.stream * plan->n_tile + at.tile) * plan->n_chunk + at.chunk) * (f->n_head_kv / plan->n_head) + at.head / plan->n_head;
 }
 
 static float alibi_slope(const struct hwkv_fattn * f, int32_t head) {
@@ -164,22 +182,25 @@ static void tile_init(struct hwkv_fattn_tile * t, const struct hwkv_fattn * f, c
     const int32_t row0 = at.tile * plan->n_row;
     const size_t  is   = (size_t) at.stream;
     const size_t  ih   = (size_t) at.head;
-    t->n_row = MIN(plan->n_row, rows_of_head(f) - row0);
+    t->n_head = plan->n_head;
+    t->n_row  = MIN(plan->n_row, rows_of_head(f) - row0);
     t->key0  = at.chunk * plan->n_key;
     t->key1  = MIN(t->key0 + plan->n_key, f->n_kv);
     t->k     = f->k.data + is * f->k.nb_stream + ih * f->k.nb_head;
     t->v     = f->v.data + is * f->v.nb_stream + ih * f->v.nb_head;
     t->k_nb   = f->k.nb_key;
     t->v_nb   = f->v.nb_key;
+    t->k_nb_head = f->k.nb_head;
+    t->v_nb_head = f->v.nb_head;
     t->k_type = f->k.type;
     t->v_type = f->v.type;
     t->dk     = f->k.dim;
     t->dv     = f->v.dim;
     t->q_scale = f->scale * LOG2_E * (f->softcap != 0.0f ? 2.0f / f->softcap : 1.0f);
     t->softcap = f->softcap * LOG2_E;
-    for (int32_t r = 0; r < t->n_row; r++) {
+    for (int32_t r = 0; r < t->n_head * t->n_row; r++) {
         int32_t token, head;
-        row_of(f, at.head, row0 + r, &token, &head);
+        row_of(f, at.head + r / t->n_row, row0 + r % t->n_row, &token, &head);
         t->q[r] = (const float *) (const void *) (f->q + is * f->q_nb_stream + (size_t) head * f->q_nb_head + (size_t) token * f->q_nb_token);
         t->mask[r]  = NULL;
         t->slope[r] = alibi_slope(f, head) * LOG2_E;
@@ -224,35 +245,37 @@ void hwkv_fattn_item(const struct hwkv_fattn * f, const struct hwkv_fattn_plan *
 
     float * scratch = work_at(work, plan->scratch_size * (size_t) ith);
     float * partial = plan->n_chunk > 1 ? partial_of(f, plan, work, nth, item) : scratch;
-    t.scratch = plan->n_chunk > 1 ? scratch : scratch + partial_floats(f, plan->n_row);
-    t.o       = partial + 2 * plan->n_row;
+    const int32_t n_rows = plan->n_head * plan->n_row;
+    t.scratch = plan->n_chunk > 1 ? scratch : scratch + partial_floats(f, n_rows);
+    t.o       = partial + 2 * n_rows;
     kernel->run(&t);
 
     if (plan->n_chunk > 1) {
-        memcpy(partial,               t.m, sizeof(float) * (size_t) t.n_row);
-        memcpy(partial + plan->n_row, t.s, sizeof(float) * (size_t) t.n_row);
+        memcpy(partial,          t.m, sizeof(float) * (size_t) (t.n_head * t.n_row));
+        memcpy(partial + n_rows, t.s, sizeof(float) * (size_t) (t.n_head * t.n_row));
         return;
     }
-    for (int32_t r = 0; r < t.n_row; r++) {
+    for (int32_t r = 0; r < t.n_head * t.n_row; r++) {
         int32_t token, head;
-        row_of(f, at.head, at.tile * plan->n_row + r, &token, &head);
+        row_of(f, at.head + r / t.n_row, at.tile * plan->n_row + r % t.n_row, &token, &head);
         row_finish(f, at.stream, token, head, &t.m[r], &t.s[r], t.o + r * t.dv, 1, 0);
     }
 }
 
 void hwkv_fattn_merge(const struct hwkv_fattn * f, const struct hwkv_fattn_plan * plan, void * work, int32_t ith, int32_t nth) {
-    const int32_t n_all = rows_of_head(f);
+    const int32_t n_all  = rows_of_head(f);
+    const int32_t n_rows = plan->n_head * plan->n_row;
     for (int32_t i = ith; plan->n_chunk > 1 && i < n_all * f->n_head_kv * f->n_stream; i += nth) {
         struct place at;
         at.tile   = i % n_all / plan->n_row;
         at.head   = i / n_all % f->n_head_kv;
         at.stream = i / n_all / f->n_head_kv;
         at.chunk  = 0;
-        const int32_t row     = i % n_all % plan->n_row;
+        const int32_t row     = at.head % plan->n_head * plan->n_row + i % n_all % plan->n_row;
         const float * partial = partial_of(f, plan, work, nth, item_at(f, plan, at));
         int32_t token, head;
         row_of(f, at.head, i % n_all, &token, &head);
-        row_finish(f, at.stream, token, head, partial + row, partial + plan->n_row + row, partial + 2 * plan->n_row + row * f->v.dim,
-                   plan->n_chunk, partial_floats(f, plan->n_row) * (size_t) f->n_head_kv);
+        row_finish(f, at.stream, token, head, partial + row, partial + n_rows + row, partial + 2 * n_rows + row * f->v.dim, plan->n_chunk,
+                   partial_floats(f, n_rows) * (size_t) (f->n_head_kv / plan->n_head));
     }
 }

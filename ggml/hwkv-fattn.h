@@ -1,6 +1,6 @@
 // Flash attention on the CPU over plain pointers; hwkv-fattn-ggml.c puts it into ggml.
 //
-// The work is cut into items: some query rows of one KV head over a range of its keys. Threads take items in any order;
+// The work is cut into items: some query rows of one KV head, or all of several, over a range of keys. Threads take items in any order;
 // what an item gives does not depend on who computes it, so results are the same for every number of threads. Where
 // the keys are cut into several ranges, items leave partial results that hwkv_fattn_merge puts together.
 
@@ -62,7 +62,8 @@ struct hwkv_fattn {
 
 // how a call is cut into items; follows from the shapes alone
 struct hwkv_fattn_plan {
-    int32_t n_row;   // query rows of an item, at most
+    int32_t n_head;  // KV heads of an item
+    int32_t n_row;   // query rows of each of them, at most
     int32_t n_tile;  // of n_row rows, for each KV head
     int32_t n_chunk; // ranges of keys
     int32_t n_key;   // keys of a range
