@@ -8,6 +8,7 @@
 #include "llama-impl.h"
 #include "llama-memory-hybrid.h"
 
+#include <algorithm>
 #include <cmath>
 
 // cell indices and masks of all finite groups, shared by all layers
@@ -167,12 +168,41 @@ static ggml_tensor * view_heads(ggml_context * ctx, ggml_tensor * t, int64_t fir
     return ggml_view_3d(ctx, t, t->ne[0], count, t->ne[2], t->nb[1], t->nb[2], first*t->nb[1]);
 }
 
+// The same memory with rows of 8-byte words, or back: the CPU concatenates those by rows, floats one by one.
+static ggml_tensor * view_as(ggml_context * ctx, ggml_tensor * t, ggml_type type) {
+    const size_t row_size = ggml_row_size(t->type, t->ne[0]);
+    if (t->type == type || row_size % ggml_type_size(type) != 0) {
+        return t;
+    }
+
+    auto * res = ggml_view_tensor(ctx, t);
+
+    res->op     = GGML_OP_VIEW;
+    res->src[0] = t;
+    res->type   = type;
+    res->ne[0]  = row_size/ggml_type_size(type)*ggml_blck_size(type);
+    res->nb[0]  = ggml_type_size(type);
+    return res;
+}
+
+static ggml_tensor * concat(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b, int dim) {
+    const ggml_type type = a->type;
+    if (ggml_is_quantized(type) || a->nb[0] != ggml_type_size(type) || b->nb[0] != ggml_type_size(type)) {
+        return ggml_concat(ctx, a, b, dim);
+    }
+    return view_as(ctx, ggml_concat(ctx, view_as(ctx, a, GGML_TYPE_I64), view_as(ctx, b, GGML_TYPE_I64), dim), type);
+}
+
 // the heads of all runs side by side; ratio heads of t belong to each head of a run
 static ggml_tensor * gather_heads(ggml_context * ctx, ggml_tensor * t, const std::vector<llama_kv_head_run> & runs, int64_t ratio) {
     ggml_tensor * res = nullptr;
     for (const auto & run : runs) {
         auto * part = view_heads(ctx, t, run.first*ratio, run.count*ratio);
-        res = res ? ggml_concat(ctx, res, part, 1) : part;
+        if (run.step > 1) {
+            part = ggml_view_4d(ctx, t, t->ne[0], ratio, run.count, t->ne[2], t->nb[1], run.step*ratio*t->nb[1], t->nb[2], run.first*ratio*t->nb[1]);
+            part = ggml_cont_3d(ctx, part, t->ne[0], ratio*run.count, t->ne[2]);
+        }
+        res = res ? concat(ctx, res, part, 1) : part;
     }
     return res;
 }
@@ -182,17 +212,27 @@ static void store_heads(const llm_graph_context & gctx, ggml_tensor * cache, ggm
     auto * ctx = gctx.ctx0;
 
     const int64_t n_embd_head = cur->ne[0];
+    const int64_t n_cells     = cache->ne[1]*cache->ne[2];
+
+    GGML_ASSERT(cur->nb[1] == ggml_row_size(cur->type, n_embd_head));
+
+    uint32_t lo = 0; // first head of cur
+    if (tokens) {
+        lo = runs.front().first;
+
+        const int64_t n_head = runs.back().first + (runs.back().count - 1)*runs.back().step + 1 - lo;
+
+        cur = ggml_get_rows(ctx, ggml_view_2d(ctx, cur, n_embd_head*n_head, cur->ne[2], cur->nb[2], lo*cur->nb[1]), tokens);
+        cur = ggml_reshape_3d(ctx, cur, n_embd_head, n_head, cur->ne[1]);
+    }
 
     int64_t at = 0; // first column of the run
     for (const auto & run : runs) {
-        auto * src = view_heads(ctx, cur, run.first, run.count);
-        GGML_ASSERT(src->nb[1] == ggml_row_size(src->type, n_embd_head));
-        src = ggml_view_2d(ctx, src, n_embd_head*run.count, cur->ne[2], cur->nb[2], 0);
-        if (tokens) {
-            src = ggml_get_rows(ctx, src, tokens);
-        }
+        const int64_t n_col  = run.step > 1 ? n_embd_head : n_embd_head*run.count; // of one write
+        const int64_t n_part = run.step > 1 ? run.count : 1;
 
-        auto * dst = ggml_view_2d(ctx, cache, n_embd_head*run.count, cache->ne[1]*cache->ne[2], cache->nb[1], ggml_row_size(cache->type, at));
+        auto * src = ggml_view_3d(ctx, cur, n_col, cur->ne[2], n_part, cur->nb[2], run.step*cur->nb[1], (run.first - lo)*cur->nb[1]);
+        auto * dst = ggml_view_3d(ctx, cache, n_col, n_cells, n_part, cache->nb[1], ggml_row_size(cache->type, n_col), ggml_row_size(cache->type, at));
 
         ggml_build_forward_expand(gctx.gf, ggml_set_rows(ctx, dst, src, rows));
 
@@ -209,12 +249,12 @@ static ggml_tensor * stage_heads(const llm_graph_context & gctx, ggml_tensor * r
     cur = ggml_cast(ctx, gather_heads(ctx, cur, runs, 1), ring->type);
     cur = ggml_reshape_4d(ctx, cur, cur->ne[0], cur->ne[1], cur->ne[2]/n_stream, n_stream);
 
-    auto * res = ggml_concat(ctx, ring, cur, 2);
+    auto * res = concat(ctx, ring, cur, 2);
 
     // cells that are there for their number only; masked, so any finite values will do
     const int64_t n_fill = n_col - res->ne[2];
     if (n_fill > 0) {
-        res = ggml_concat(ctx, res, ggml_view_4d(ctx, ring, ring->ne[0], ring->ne[1], n_fill, n_stream, ring->nb[1], ring->nb[2], ring->nb[3], 0), 2);
+        res = concat(ctx, res, ggml_view_4d(ctx, ring, ring->ne[0], ring->ne[1], n_fill, n_stream, ring->nb[1], ring->nb[2], ring->nb[3], 0), 2);
     }
 
     // before the ring is written to
@@ -224,31 +264,37 @@ static ggml_tensor * stage_heads(const llm_graph_context & gctx, ggml_tensor * r
 
 // puts the groups' outputs [n_embd_head_v*n_head_group, n_tokens] back in the order of the heads
 static ggml_tensor * merge_heads(ggml_context * ctx, const std::vector<ggml_tensor *> & outs, const std::vector<std::vector<llama_kv_head_run>> & runs, int64_t n_embd_head_v, int64_t ratio) {
+    // the group of every head; inside a group heads ascend
+    std::vector<size_t> group_of;
+    for (size_t ig = 0; ig < runs.size(); ++ig) {
+        for (const auto & run : runs[ig]) {
+            group_of.resize(std::max<size_t>(group_of.size(), run.first + (run.count - 1)*run.step + 1));
+            for (uint32_t i = 0; i < run.count; ++i) {
+                group_of[run.first + i*run.step] = ig;
+            }
+        }
+    }
+
     ggml_tensor * res = nullptr;
 
-    std::vector<size_t>   next(runs.size(), 0); // next run of each group
-    std::vector<uint32_t> done(runs.size(), 0); // heads taken from each group
+    std::vector<int64_t> done(runs.size(), 0); // heads taken from each group
 
-    for (uint32_t head = 0;;) {
-        size_t ig = 0;
-        while (ig < runs.size() && (next[ig] >= runs[ig].size() || runs[ig][next[ig]].first != head)) {
-            ig++;
-        }
-        if (ig == runs.size()) {
-            break;
-        }
+    for (size_t head = 0; head < group_of.size();) {
+        const size_t ig = group_of[head];
 
-        const uint32_t count = runs[ig][next[ig]].count;
+        int64_t count = 0; // adjacent heads of the group
+        while (head < group_of.size() && group_of[head] == ig) {
+            count++;
+            head++;
+        }
 
         auto * out = outs[ig];
         out = ggml_reshape_3d(ctx, out, n_embd_head_v, out->ne[0]/n_embd_head_v, out->ne[1]);
         out = view_heads(ctx, out, done[ig]*ratio, count*ratio);
 
-        res = res ? ggml_concat(ctx, res, out, 1) : out;
+        res = res ? concat(ctx, res, out, 1) : out;
 
-        next[ig] += 1;
         done[ig] += count;
-        head     += count;
     }
 
     return ggml_reshape_2d(ctx, res, res->ne[0]*res->ne[1], res->ne[2]);

@@ -16,6 +16,21 @@
 // construction
 //
 
+// appends a head: one more of the last run, if that leaves it evenly spaced, else a run of its own
+static void add_head(std::vector<llama_kv_head_run> & runs, uint32_t head) {
+    if (!runs.empty()) {
+        auto & run = runs.back();
+        if (run.count == 1) {
+            run.step = head - run.first;
+        }
+        if (head == run.first + run.count*run.step) {
+            run.count++;
+            return;
+        }
+    }
+    runs.push_back({ head, 1, 1 });
+}
+
 llama_kv_headwise::llama_kv_headwise(const llama_hparams & hparams, std::shared_ptr<llama_kv_headwise_plan> plan) :
     plan(std::move(plan)), hp_full(hparams) {
     const auto * p   = this->plan->plan.get();
@@ -39,12 +54,7 @@ llama_kv_headwise::llama_kv_headwise(const llama_hparams & hparams, std::shared_
             const int32_t * heads = hwkv_plan_heads(p, ig, row, &n_head);
 
             for (int32_t i = 0; i < n_head; ++i) {
-                auto & runs = layer.runs[ig];
-                if (!runs.empty() && runs.back().first + runs.back().count == (uint32_t) heads[i]) {
-                    runs.back().count++;
-                } else {
-                    runs.push_back({ (uint32_t) heads[i], 1 });
-                }
+                add_head(layer.runs[ig], heads[i]);
             }
 
             if (ig == ig_full) {

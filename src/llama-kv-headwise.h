@@ -17,10 +17,11 @@
 struct llama_context_params;
 struct llm_graph_context;
 
-// the heads of one layer that share a window: runs of adjacent heads, ascending
+// some heads of one layer that share a window: first, first + step, ...
 struct llama_kv_head_run {
     uint32_t first;
     uint32_t count;
+    uint32_t step;
 };
 
 // a policy made ready for one model and one set of context parameters
