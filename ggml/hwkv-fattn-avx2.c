@@ -32,15 +32,12 @@ static inline float f16_to_f32(uint16_t x) {
     return _cvtsh_ss(x);
 }
 
-// four vectors to one that has a partial sum of each in every 128 bits
-static inline vec fold4(const vec * x) {
+static inline vec vec_fold4(const vec * x) {
     return (vec) _mm256_hadd_ps(_mm256_hadd_ps(F32(x[0]), F32(x[1])), _mm256_hadd_ps(F32(x[2]), F32(x[3])));
 }
 
 static inline vec vec_sums(const vec * x) {
-    const __m256 a = F32(fold4(x));
-    const __m256 b = F32(fold4(x + 4));
-    return (vec) _mm256_permute2f128_ps(a, b, 0x20) + (vec) _mm256_permute2f128_ps(a, b, 0x31);
+    return (vec) _mm256_permute2f128_ps(F32(x[0]), F32(x[1]), 0x20) + (vec) _mm256_permute2f128_ps(F32(x[0]), F32(x[1]), 0x31);
 }
 
 #include "hwkv-fattn-kernel.h"

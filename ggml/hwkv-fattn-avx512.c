@@ -33,8 +33,7 @@ static inline float f16_to_f32(uint16_t x) {
     return _cvtsh_ss(x);
 }
 
-// four vectors to one that has a partial sum of each in every 128 bits
-static inline vec fold4(const vec * x) {
+static inline vec vec_fold4(const vec * x) {
     const vec a = (vec) _mm512_unpacklo_ps(F32(x[0]), F32(x[1])) + (vec) _mm512_unpackhi_ps(F32(x[0]), F32(x[1]));
     const vec b = (vec) _mm512_unpacklo_ps(F32(x[2]), F32(x[3])) + (vec) _mm512_unpackhi_ps(F32(x[2]), F32(x[3]));
     return (vec) _mm512_unpacklo_pd(F64(a), F64(b)) + (vec) _mm512_unpackhi_pd(F64(a), F64(b));
@@ -45,7 +44,7 @@ static inline vec fold128(vec a, vec b) {
 }
 
 static inline vec vec_sums(const vec * x) {
-    return fold128(fold128(fold4(x), fold4(x + 4)), fold128(fold4(x + 8), fold4(x + 12)));
+    return fold128(fold128(x[0], x[1]), fold128(x[2], x[3]));
 }
 
 #include "hwkv-fattn-kernel.h"

@@ -46,12 +46,16 @@ static inline vec vec_q8(const char * p) {
     return (vec) { x[0], x[1], x[2], x[3] };
 }
 
-static inline vec vec_sums(const vec * x) {
+static inline vec vec_fold4(const vec * x) {
     vec y;
     for (int i = 0; i < 4; i++) {
         y[i] = (x[i][0] + x[i][1]) + (x[i][2] + x[i][3]);
     }
     return y;
+}
+
+static inline vec vec_sums(const vec * x) {
+    return x[0];
 }
 
 #include "hwkv-fattn-kernel.h"

@@ -23,7 +23,7 @@ INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, int32_t h, 
     const int step = n_row * 4 <= VEC_ACC ? 4 : 2; // keys at once
     for (int32_t j0 = 0; j0 < ks->n; j0 += VEC_WIDTH) {
         few_fetch(t, ks, h, j0, t->k, t->k_nb, t->k_nb_head, row_size(t->dk, type));
-        vec part[ROWS_FEW][VEC_WIDTH];
+        vec part[ROWS_FEW][4], folded[ROWS_FEW][VEC_WIDTH / 4]; // at once, or the sums would go through memory
         for (int j = 0; j < VEC_WIDTH; j += step) {
             vec sum[4][ROWS_FEW];
             const char * row[4];
@@ -43,12 +43,15 @@ INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, int32_t h, 
             }
             for (int i = 0; i < step; i++) {
                 for (int r = 0; r < n_row; r++) {
-                    part[r][j + i] = sum[i][r];
+                    part[r][j % 4 + i] = sum[i][r];
                 }
+            }
+            for (int r = 0; r < n_row && (j + step) % 4 == 0; r++) {
+                folded[r][j / 4] = vec_fold4(part[r]);
             }
         }
         for (int r = 0; r < n_row; r++) {
-            vec_store(sc + r * KEYS + j0, vec_sums(part[r]));
+            vec_store(sc + r * KEYS + j0, vec_sums(folded[r]));
         }
     }
 }

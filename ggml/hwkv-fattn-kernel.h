@@ -4,7 +4,8 @@
 //   VEC_PANEL          vectors of query rows in a register tile, times VEC_STEP keys or dims
 //   VEC_STEP           divides 16
 //   VEC_ACC            sums that the registers hold, for a few rows
-// and vec_max, vec_sums (lane i: sum of all lanes of vector i), vec_f16, vec_q8, f16_to_f32.
+// and vec_max, vec_f16, vec_q8, f16_to_f32, vec_fold4 (four vectors to one that has a partial sum of each in every 128 bits)
+// and vec_sums (VEC_WIDTH / 4 of those to the sums).
 //
 // Two ways through the keys. Many rows: vectors run over the rows, so that softmax needs nothing across lanes; a block
 // of K and V is converted once and both products are small matrix products from the cache. Few rows (decode): vectors

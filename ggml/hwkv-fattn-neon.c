@@ -37,8 +37,12 @@ static inline float f16_to_f32(uint16_t x) {
     return (float) y;
 }
 
-static inline vec vec_sums(const vec * x) {
+static inline vec vec_fold4(const vec * x) {
     return (vec) vpaddq_f32(vpaddq_f32((float32x4_t) x[0], (float32x4_t) x[1]), vpaddq_f32((float32x4_t) x[2], (float32x4_t) x[3]));
+}
+
+static inline vec vec_sums(const vec * x) {
+    return x[0];
 }
 
 #include "hwkv-fattn-kernel.h"
