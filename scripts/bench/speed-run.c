@@ -31,7 +31,7 @@ struct run {
 };
 
 static double g_kv_mib;   // sum of the cache buffers that the log names
-static int    g_n_nodes;
+static int    g_n_nodes;  // those that compute something
 
 // llama.cpp tells the size of its cache nowhere but in its log
 static void on_log(enum ggml_log_level level, const char * text, void * user_data) {
@@ -46,9 +46,10 @@ static void on_log(enum ggml_log_level level, const char * text, void * user_dat
 }
 
 static bool count_node(struct ggml_tensor * node, bool ask, void * user_data) {
-    (void) node;
     (void) user_data;
-    g_n_nodes += ask;
+    const bool empty = node->op == GGML_OP_NONE || node->op == GGML_OP_VIEW || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_PERMUTE ||
+                       node->op == GGML_OP_TRANSPOSE;
+    g_n_nodes += ask && !empty;
     return false;
 }
 
@@ -216,7 +217,7 @@ static struct llama_context * new_context(const struct run * run, struct llama_c
     return ctx;
 }
 
-// Nodes of the graph of one decode step, views included, or -1. In a context of its own: the callback costs time.
+// Nodes of the graph of one decode step that compute something, views left out, or -1. In a context of its own: the callback costs time.
 static int count_nodes(struct run * run, struct llama_context_params params) {
     params.cb_eval = count_node;
     run->ctx = new_context(run, params);

@@ -18,7 +18,7 @@ def t95(df):
 
 @dataclass(frozen=True)
 class Estimate:
-    ratio: float         # geometric mean over the rounds
+    ratio: float         # trimmed geometric mean over the rounds
     half: float | None   # the interval reaches from ratio / (1 + half) to ratio * (1 + half); None: one round has none
     n: int
 
@@ -27,16 +27,22 @@ class Estimate:
 
 
 def estimate(ratios):
-    """Student's interval of the mean logarithm: speed-ups multiply, and a slow round must not count more than a fast one."""
+    """Mean logarithm, because speed-ups multiply, without the highest and the lowest fifth: what the machine's other guests do now and
+    then makes single rounds several times too slow. The interval is Yuen's, Student's for a trimmed mean."""
     if not ratios:
         return None
-    logs = [math.log(ratio) for ratio in ratios]
-    n = len(logs)
-    mean = sum(logs) / n
+    logs = sorted(math.log(ratio) for ratio in ratios)
+    n, cut = len(logs), len(logs) // 5
+    kept = logs[cut:n - cut]
+    mean = sum(kept) / len(kept)
     if n == 1:
         return Estimate(math.exp(mean), None, 1)
-    variance = sum((x - mean) ** 2 for x in logs) / (n - 1)
-    return Estimate(math.exp(mean), math.exp(t95(n - 1) * math.sqrt(variance / n)) - 1.0, n)
+    # what was cut counts as much as its neighbour that was not
+    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
+    center = sum(winsorized) / n
+    squares = sum((x - center) ** 2 for x in winsorized)
+    error = math.sqrt(squares / (len(kept) * (len(kept) - 1)))
+    return Estimate(math.exp(mean), math.exp(t95(len(kept) - 1) * error) - 1.0, n)
 
 
 def rounds_needed(found):

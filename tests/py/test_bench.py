@@ -80,6 +80,18 @@ def test_interval_is_the_same_for_a_ratio_and_its_inverse():
     assert up.half == pytest.approx(down.half)
 
 
+def test_single_wild_rounds_do_not_count():
+    ratios = [2.0, 2.02, 1.98, 2.01, 1.99, 2.0, 2.02, 1.98]
+    calm, wild = speed_stats.estimate([*ratios, 2.0, 2.0]), speed_stats.estimate([*ratios, 9.0, 0.3])
+    assert wild.ratio == pytest.approx(calm.ratio, rel=0.01)
+    assert wild.half < 0.03
+    # logarithms -2, -1, 0, 1, 2 (times a): the outer two are cut, -1, -1, 0, 1, 1 has the squares 4, t(2) = 4.303
+    a = 0.01
+    found = speed_stats.estimate([math.exp(i * a) for i in (2, -2, 0, 1, -1)])
+    assert found.ratio == pytest.approx(1.0)
+    assert found.half == pytest.approx(math.exp(4.303 * a * math.sqrt(4 / (3 * 2))) - 1)
+
+
 def test_one_round_has_no_interval_and_decides_nothing():
     found = speed_stats.estimate([1.5])
     assert (found.ratio, found.half, found.n) == (pytest.approx(1.5), None, 1)
