@@ -92,40 +92,92 @@ static bool from_tensor(struct hwkv_fattn * f, const struct ggml_tensor * dst) {
     return true;
 }
 
-size_t hwkv_fattn_work_size(const struct ggml_tensor * dst, int n_task) {
+// one node of a call, ready to be computed
+struct job {
     struct hwkv_fattn      f;
     struct hwkv_fattn_plan plan;
-    return is_enabled() && from_tensor(&f, dst) && hwkv_fattn_plan_init(&plan, &f) ? hwkv_fattn_plan_size(&plan, n_task) : 0;
+    void                 * work;
+};
+
+static bool job_init(struct job * job, const struct ggml_tensor * dst) {
+    return is_enabled() && from_tensor(&job->f, dst) && hwkv_fattn_plan_init(&job->plan, &job->f);
 }
 
-bool hwkv_fattn_forward(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
-    struct hwkv_fattn      f;
-    struct hwkv_fattn_plan plan;
-    if (params->use_ref || !is_enabled() || !from_tensor(&f, dst) || !hwkv_fattn_plan_init(&plan, &f) ||
-        hwkv_fattn_plan_size(&plan, params->nth) > params->wsize) {
-        return false;
+size_t hwkv_fattn_work_size(const struct ggml_tensor * dst, int n_task) {
+    struct job job;
+    return job_init(&job, dst) ? hwkv_fattn_plan_size(&job.plan, n_task) : 0;
+}
+
+// Items in the order of the jobs, to each thread neighbours that have the same number of keys in all.
+static void run_shares(const struct job * jobs, int n, int ith, int nth) {
+    int64_t total = 0;
+    for (int j = 0; j < n; j++) {
+        total += (int64_t) jobs[j].plan.n_item * jobs[j].plan.n_key * jobs[j].plan.n_head;
     }
+    const int64_t begin = total * ith / nth;
+    const int64_t end   = total * (ith + 1) / nth;
+    int64_t at = 0;
+    for (int j = 0; j < n; j++) {
+        const int64_t step = (int64_t) jobs[j].plan.n_key * jobs[j].plan.n_head;
+        for (int32_t i = 0; i < jobs[j].plan.n_item; i++, at += step) {
+            if (at >= begin && at < end) {
+                hwkv_fattn_item(&jobs[j].f, &jobs[j].plan, jobs[j].work, i, ith, nth);
+            }
+        }
+    }
+}
+
+// Masks make items unequal: whoever is free takes the next, the long ones at the end first.
+static void run_free(const struct job * jobs, int n, const struct ggml_compute_params * params) {
     const int ith = params->ith;
     const int nth = params->nth;
-    if (f.n_token <= 8 || nth == 1) {
-        // items of the same size: each thread takes neighbours
-        const int32_t end = (int32_t) ((int64_t) plan.n_item * (ith + 1) / nth);
-        for (int32_t i = (int32_t) ((int64_t) plan.n_item * ith / nth); i < end; i++) {
-            hwkv_fattn_item(&f, &plan, params->wdata, i, ith, nth);
+    int32_t total = 0;
+    for (int j = 0; j < n; j++) {
+        total += jobs[j].plan.n_item;
+    }
+    if (ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, nth);
+    }
+    ggml_barrier(params->threadpool);
+    for (int32_t i = ith; i < total; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        int32_t item = total - 1 - i;
+        int j = 0;
+        while (item >= jobs[j].plan.n_item) {
+            item -= jobs[j++].plan.n_item;
         }
+        hwkv_fattn_item(&jobs[j].f, &jobs[j].plan, jobs[j].work, item, ith, nth);
+    }
+}
+
+int hwkv_fattn_forward(const struct ggml_compute_params * params, struct ggml_tensor * const * dst, int n, int n_min) {
+    struct job jobs[HWKV_FATTN_NODES];
+    size_t size = 0;
+    bool   merge = false;
+    int    n_job = 0;
+    while (n_job < n && n_job < HWKV_FATTN_NODES && !params->use_ref) {
+        struct job * job = &jobs[n_job];
+        if (!job_init(job, dst[n_job]) || job->f.n_token != jobs[0].f.n_token ||
+            size + hwkv_fattn_plan_size(&job->plan, params->nth) > params->wsize) {
+            break;
+        }
+        job->work = (char *) params->wdata + size;
+        size  += hwkv_fattn_plan_size(&job->plan, params->nth);
+        merge  = merge || job->plan.n_chunk > 1;
+        n_job += 1;
+    }
+    if (n_job < n_min) {
+        return 0;
+    }
+    if (jobs[0].f.n_token <= 8 || params->nth == 1) {
+        run_shares(jobs, n_job, params->ith, params->nth);
     } else {
-        // masks make items unequal: whoever is free takes the next, the long ones at the end first
-        if (ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, nth);
-        }
+        run_free(jobs, n_job, params);
+    }
+    if (merge) {
         ggml_barrier(params->threadpool);
-        for (int32_t i = ith; i < plan.n_item; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-            hwkv_fattn_item(&f, &plan, params->wdata, plan.n_item - 1 - i, ith, nth);
+        for (int j = 0; j < n_job; j++) {
+            hwkv_fattn_merge(&jobs[j].f, &jobs[j].plan, jobs[j].work, params->ith, params->nth);
         }
     }
-    if (plan.n_chunk > 1) {
-        ggml_barrier(params->threadpool);
-        hwkv_fattn_merge(&f, &plan, params->wdata, ith, nth);
-    }
-    return true;
+    return n_job;
 }

@@ -1,4 +1,4 @@
-// The hooks in ggml-cpu.
+// Flash attention nodes of ggml-cpu.
 
 #ifndef HWKV_FATTN_GGML_H
 #define HWKV_FATTN_GGML_H
@@ -13,8 +13,11 @@ extern "C" {
 struct ggml_compute_params;
 struct ggml_tensor;
 
-// Computes a flash attention node, called by all threads. false: not done, the same for all threads.
-bool hwkv_fattn_forward(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+#define HWKV_FATTN_NODES 8 // most nodes of a call
+
+// Computes the first of n flash attention nodes that don't depend on each other, called by all threads. Returns how many, the
+// same for all threads; 0: none, because it can't do n_min of them.
+int hwkv_fattn_forward(const struct ggml_compute_params * params, struct ggml_tensor * const * dst, int n, int n_min);
 
 // bytes of work memory that it wants for n_task threads; 0: will not do it
 size_t hwkv_fattn_work_size(const struct ggml_tensor * dst, int n_task);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 // cell indices and masks of all finite groups, shared by all layers
 class llm_graph_input_headwise : public llm_graph_input_i {
@@ -262,42 +263,37 @@ static ggml_tensor * stage_heads(const llm_graph_context & gctx, ggml_tensor * r
     return res;
 }
 
-// puts the groups' outputs [n_embd_head_v*n_head_group, n_tokens] back in the order of the heads
-static ggml_tensor * merge_heads(ggml_context * ctx, const std::vector<ggml_tensor *> & outs, const std::vector<std::vector<llama_kv_head_run>> & runs, int64_t n_embd_head_v, int64_t ratio) {
-    // the group of every head; inside a group heads ascend
-    std::vector<size_t> group_of;
-    for (size_t ig = 0; ig < runs.size(); ++ig) {
-        for (const auto & run : runs[ig]) {
-            group_of.resize(std::max<size_t>(group_of.size(), run.first + (run.count - 1)*run.step + 1));
-            for (uint32_t i = 0; i < run.count; ++i) {
-                group_of[run.first + i*run.step] = ig;
-            }
+// the CPU's way: one operation that copies every span of heads to its place
+static void copy_spans(ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const auto & spans = *(const std::vector<llama_kv_head_span> *) userdata;
+
+    const size_t head_size = dst->nb[1]; // of all query heads of a KV head
+
+    for (int64_t i = ith; i < dst->ne[2]; i += nth) {
+        for (const auto & span : spans) {
+            const auto * src = dst->src[span.src];
+            memcpy((char *) dst->data + i*dst->nb[2] + span.to*head_size, (const char *) src->data + i*src->nb[1] + span.from*head_size, span.count*head_size);
         }
+    }
+}
+
+// puts the outputs of a layer's groups [n_embd_head_v*n_head_group, n_tokens] back in the order of the heads
+static ggml_tensor * merge_heads(ggml_context * ctx, std::vector<ggml_tensor *> & outs, const std::vector<llama_kv_head_span> & spans, int64_t n_embd, int64_t n_head_kv, bool on_cpu) {
+    const int64_t n_tokens = outs[0]->ne[1];
+
+    if (on_cpu && outs.size() < GGML_MAX_SRC) {
+        auto * res = ggml_custom_4d(ctx, GGML_TYPE_F32, n_embd/n_head_kv, n_head_kv, n_tokens, 1, outs.data(), outs.size(),
+                copy_spans, GGML_N_TASKS_MAX, const_cast<std::vector<llama_kv_head_span> *>(&spans));
+        return ggml_reshape_2d(ctx, res, n_embd, n_tokens);
     }
 
     ggml_tensor * res = nullptr;
-
-    std::vector<int64_t> done(runs.size(), 0); // heads taken from each group
-
-    for (size_t head = 0; head < group_of.size();) {
-        const size_t ig = group_of[head];
-
-        int64_t count = 0; // adjacent heads of the group
-        while (head < group_of.size() && group_of[head] == ig) {
-            count++;
-            head++;
-        }
-
-        auto * out = outs[ig];
-        out = ggml_reshape_3d(ctx, out, n_embd_head_v, out->ne[0]/n_embd_head_v, out->ne[1]);
-        out = view_heads(ctx, out, done[ig]*ratio, count*ratio);
-
+    for (const auto & span : spans) {
+        auto * out = outs[span.src];
+        out = ggml_view_3d(ctx, out, n_embd/n_head_kv, span.count, n_tokens, n_embd/n_head_kv*ggml_element_size(out), out->nb[1], span.from*n_embd/n_head_kv*ggml_element_size(out));
         res = res ? concat(ctx, res, out, 1) : out;
-
-        done[ig] += count;
     }
-
-    return ggml_reshape_2d(ctx, res, res->ne[0]*res->ne[1], res->ne[2]);
+    return ggml_reshape_2d(ctx, res, n_embd, n_tokens);
 }
 
 ggml_tensor * llama_kv_headwise::build_attn(
@@ -333,47 +329,37 @@ ggml_tensor * llama_kv_headwise::build_attn(
 
     const auto & layer = layers[il];
 
-    uint32_t n_head_kv = 0;
-    for (const auto & runs : layer.runs) {
-        for (const auto & run : runs) {
-            n_head_kv += run.count;
-        }
-    }
-    const int64_t ratio = q_cur->ne[1]/n_head_kv; // query heads of each KV head
+    const int64_t n_head_kv = layer.n_head;
+    const int64_t ratio     = q_cur->ne[1]/n_head_kv; // query heads of each KV head
 
-    std::vector<ggml_tensor *> outs(layer.runs.size(), nullptr);
+    // what a group attends with
+    struct part {
+        ggml_tensor * q;
+        ggml_tensor * k;
+        ggml_tensor * v;
+        ggml_tensor * mask;
+        ggml_tensor * sinks;
+    };
+    std::vector<part> parts;
 
-    size_t n_used = 0;
-
-    // attention of one group over its K and V
-    const auto attend = [&](int32_t ig, ggml_tensor * k, ggml_tensor * v, ggml_tensor * mask) {
+    const auto add_part = [&](int32_t ig, ggml_tensor * k, ggml_tensor * v, ggml_tensor * mask) {
         const auto & runs = layer.runs[ig];
 
         auto * q = gather_heads(ctx, q_cur, runs, ratio);
+        ggml_build_forward_expand(gctx.gf, q);
 
         ggml_tensor * s = nullptr;
         if (sinks) {
             auto * s3 = gather_heads(ctx, ggml_reshape_3d(ctx, sinks, 1, sinks->ne[0], 1), runs, ratio);
             s = ggml_reshape_1d(ctx, ggml_is_contiguous(s3) ? s3 : ggml_cont(ctx, s3), ggml_nelements(s3));
+            ggml_build_forward_expand(gctx.gf, s);
         }
 
-        outs[ig] = gctx.build_attn_mha(q, k, v, nullptr, mask, s, nullptr, 0, kq_scale, il);
-        n_used++;
-    };
-
-    const auto store = [&](llama_kv_cache & kv, int32_t ig, ggml_tensor * rows_k, ggml_tensor * rows_v, ggml_tensor * tokens) {
-        const auto & l = kv.layers[kv.map_layer_ids.at(layer.src)];
-        if (k_cur) {
-            store_heads(gctx, l.k, k_cur, rows_k, tokens, layer.runs[ig]);
-        }
-        if (v_cur) {
-            store_heads(gctx, l.v, v_cur, rows_v, tokens, layer.runs[ig]);
-        }
+        parts.push_back({ q, k, v, mask, s });
     };
 
     if (ig_full >= 0 && !layer.runs[ig_full].empty()) {
-        store(*owner, ig_full, k_idxs, v_idxs, nullptr);
-        attend(ig_full, mctx->get_k(ctx, layer.src), mctx->get_v(ctx, layer.src), mask_full);
+        add_part(ig_full, mctx->get_k(ctx, layer.src), mctx->get_v(ctx, layer.src), mask_full);
     }
 
     for (size_t i = 0; i < groups.size(); ++i) {
@@ -392,21 +378,42 @@ ggml_tensor * llama_kv_headwise::build_attn(
             v = stage_heads(gctx, v, v_cur, layer.runs[g.ig], t.mask->ne[0]);
         }
 
-        store(*g.kv, g.ig, t.rows, t.rows, t.tokens);
-        attend(g.ig, k, v, t.mask);
+        add_part(g.ig, k, v, t.mask);
     }
 
-    if (n_used == 1) {
-        for (auto * out : outs) {
-            if (out) {
-                return out;
-            }
+    // first all writes, then all attention: the CPU computes neighbours of a kind without waiting in between
+    bool on_cpu = true;
+    const auto store = [&](llama_kv_cache & kv, int32_t ig, ggml_tensor * rows_k, ggml_tensor * rows_v, ggml_tensor * tokens) {
+        const auto & l = kv.layers[kv.map_layer_ids.at(layer.src)];
+        if (k_cur) {
+            store_heads(gctx, l.k, k_cur, rows_k, tokens, layer.runs[ig]);
+        }
+        if (v_cur) {
+            store_heads(gctx, l.v, v_cur, rows_v, tokens, layer.runs[ig]);
+        }
+        on_cpu = on_cpu && l.k->buffer && ggml_backend_buffer_is_host(l.k->buffer);
+    };
+
+    if (ig_full >= 0 && !layer.runs[ig_full].empty()) {
+        store(*owner, ig_full, k_idxs, v_idxs, nullptr);
+    }
+    for (size_t i = 0; i < groups.size(); ++i) {
+        if (!layer.runs[groups[i]->ig].empty()) {
+            store(*groups[i]->kv, groups[i]->ig, inp->groups[i].rows, inp->groups[i].rows, inp->groups[i].tokens);
         }
     }
 
-    const int64_t n_embd_head_v = owner->hparams.n_embd_head_v(layer.src);
+    std::vector<ggml_tensor *> outs;
+    for (const auto & p : parts) {
+        outs.push_back(gctx.build_attn_mha(p.q, p.k, p.v, nullptr, p.mask, p.sinks, nullptr, 0, kq_scale, il));
+        ggml_build_forward_expand(gctx.gf, outs.back());
+    }
 
-    auto * cur = merge_heads(ctx, outs, layer.runs, n_embd_head_v, ratio);
+    if (outs.size() == 1) {
+        return outs[0];
+    }
+
+    auto * cur = merge_heads(ctx, outs, layer.spans, owner->hparams.n_embd_head_v(layer.src)*q_cur->ne[1], n_head_kv, on_cpu);
     ggml_build_forward_expand(gctx.gf, cur);
 
     return cur;

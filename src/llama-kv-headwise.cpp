@@ -31,6 +31,33 @@ static void add_head(std::vector<llama_kv_head_run> & runs, uint32_t head) {
     runs.push_back({ head, 1, 1 });
 }
 
+// where every head of a layer is; inside a group heads ascend
+static std::vector<llama_kv_head_span> spans_of(const std::vector<std::vector<llama_kv_head_run>> & runs, uint32_t n_head) {
+    std::vector<uint32_t> src_of(n_head);
+
+    uint32_t n_src = 0;
+    for (const auto & group : runs) {
+        for (const auto & run : group) {
+            for (uint32_t i = 0; i < run.count; ++i) {
+                src_of[run.first + i*run.step] = n_src;
+            }
+        }
+        n_src += !group.empty();
+    }
+
+    std::vector<llama_kv_head_span> res;
+    std::vector<uint32_t> n_done(n_src, 0);
+    for (uint32_t head = 0; head < n_head; ++head) {
+        const uint32_t src = src_of[head];
+        if (res.empty() || res.back().src != src) {
+            res.push_back({ src, n_done[src], head, 0 });
+        }
+        res.back().count++;
+        n_done[src]++;
+    }
+    return res;
+}
+
 llama_kv_headwise::llama_kv_headwise(const llama_hparams & hparams, std::shared_ptr<llama_kv_headwise_plan> plan) :
     plan(std::move(plan)), hp_full(hparams) {
     const auto * p   = this->plan->plan.get();
@@ -65,6 +92,9 @@ llama_kv_headwise::llama_kv_headwise(const llama_hparams & hparams, std::shared_
         if (ig_full < 0) {
             hp_full.n_head_kv_arr[il] = 0;
         }
+
+        layer.n_head = geo->layers[row].n_head_kv;
+        layer.spans  = spans_of(layer.runs, layer.n_head);
     }
 }
 

@@ -24,6 +24,14 @@ struct llama_kv_head_run {
     uint32_t step;
 };
 
+// adjacent heads that come from one of a layer's groups
+struct llama_kv_head_span {
+    uint32_t src;   // which of the groups that the layer has
+    uint32_t from;  // first head in the group
+    uint32_t to;    // first head in the layer
+    uint32_t count;
+};
+
 // a policy made ready for one model and one set of context parameters
 struct llama_kv_headwise_plan {
     std::string path;
@@ -183,7 +191,9 @@ private:
 
     struct layer {
         int32_t src = -1;  // the layer whose cache is used: itself, or the one it reuses
+        int32_t n_head = 0;
         std::vector<std::vector<llama_kv_head_run>> runs; // [plan groups]
+        std::vector<llama_kv_head_span> spans; // all heads in order
     };
 
     bool holds_window(const group & g, llama_seq_id seq_id, llama_pos p) const;
