@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 // cell indices and masks of all finite groups, shared by all layers
 class llm_graph_input_headwise : public llm_graph_input_i {
@@ -76,6 +77,9 @@ public:
     }
 
     std::vector<tensors> groups; // the finite ones
+
+    // K and V of a ring and the current tokens side by side, by group and layer
+    std::map<std::pair<int32_t, int32_t>, std::pair<ggml_tensor *, ggml_tensor *>> staged;
 
 private:
     // what decides on the nodes and their sizes
@@ -374,8 +378,14 @@ ggml_tensor * llama_kv_headwise::build_attn(
         auto * v = g.kv->get_v(ctx, layer.src, g.n_kv, g.sinfo);
 
         if (t.mask->ne[0] > k->ne[2]) {
-            k = stage_heads(gctx, k, k_cur, layer.runs[g.ig], t.mask->ne[0]);
-            v = stage_heads(gctx, v, v_cur, layer.runs[g.ig], t.mask->ne[0]);
+            // a layer that reuses another's cache has no tokens of its own to put there
+            auto & staged = inp->staged[{ g.ig, layer.src }];
+            if (k_cur && v_cur) {
+                staged.first  = stage_heads(gctx, k, k_cur, layer.runs[g.ig], t.mask->ne[0]);
+                staged.second = stage_heads(gctx, v, v_cur, layer.runs[g.ig], t.mask->ne[0]);
+            }
+            k = staged.first;
+            v = staged.second;
         }
 
         add_part(g.ig, k, v, t.mask);
