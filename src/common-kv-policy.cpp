@@ -135,6 +135,16 @@ void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) 
         }
     ).set_env("LLAMA_ARG_KV_POLICY_ROLLBACK"));
     add_opt(common_arg(
+        {"--kv-policy-checkpoint-mib"}, "N",
+        "with a policy: memory for the context checkpoints of all slots together (default: half of what the policy saves, 0 = no checkpoints)",
+        [](common_params & params, int value) {
+            if (value < 0) {
+                throw std::invalid_argument("found a negative size, expected 0 or more MiB");
+            }
+            params.kv_policy.checkpoint_mib = value;
+        }
+    ).set_examples({LLAMA_EXAMPLE_SERVER, LLAMA_EXAMPLE_CLI}).set_env("LLAMA_ARG_KV_POLICY_CHECKPOINT_MIB"));
+    add_opt(common_arg(
         {"--kv-policy-dry-run"},
         "print the cells, heads and MiB of every window and device, and exit",
         [](common_params & params) {

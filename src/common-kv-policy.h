@@ -2,6 +2,7 @@
 
 // --kv-policy and its companions for every tool that takes the common arguments.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -18,6 +19,8 @@ struct common_kv_policy {
     bool        strict   = false;
     bool        dry_run  = false;
 
+    int32_t checkpoint_mib = -1; // llama-server's context checkpoints, -1: half of what the policy saves
+
     // drafted tokens are taken back too; the strings must outlive the call that takes cparams
     void apply(llama_context_params & cparams, int32_t n_draft_max) const;
 
@@ -26,6 +29,13 @@ struct common_kv_policy {
 
     // with dry_run: print what would be allocated where, and exit
     void run_dry(const std::string & model, const llama_model_params & mparams, const llama_context_params & cparams) const;
+};
+
+// Bytes of a context checkpoint that are kept elsewhere, so that checkpoints can share them.
+struct common_kv_packed {
+    size_t n_new = 0; // bytes that no older checkpoint had
+
+    virtual ~common_kv_packed() = default;
 };
 
 void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt);

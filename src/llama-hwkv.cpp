@@ -1,7 +1,10 @@
 #include "llama-hwkv.h"
 
 #include "llama-context.h"
+#include "llama-hwkv-model.h"
 #include "llama-kv-headwise.h"
+
+#include <cstdio>
 
 static llama_kv_headwise * find(const llama_context * ctx) {
     return llama_kv_headwise::find(llama_get_memory(ctx));
@@ -33,6 +36,19 @@ size_t llama_kv_policy_cache_size(const llama_context * ctx) {
     return res;
 }
 
+size_t llama_kv_policy_head_size(const llama_context * ctx, int32_t row, int32_t ih) {
+    const auto * hw = find(ctx);
+    if (!hw) {
+        return 0;
+    }
+
+    const auto * plan  = hw->get_plan().plan.get();
+    const auto & layer = hwkv_policy_geometry(hw->get_plan().policy.get())->layers[row];
+    const auto * g     = hwkv_plan_group(plan, hwkv_plan_group_of(plan, row, ih));
+
+    return (size_t) g->n_cells*hwkv_plan_n_stream(plan)*(ggml_row_size(hw->type_k(), layer.head_dim_k) + ggml_row_size(hw->type_v(), layer.head_dim_v));
+}
+
 size_t llama_kv_policy_group_device(const llama_context * ctx, int32_t ig, size_t i, const char ** name) {
     const auto * hw = find(ctx);
     return hw ? hw->group_device(ig, i, name) : 0;
@@ -43,6 +59,52 @@ uint32_t llama_kv_policy_cells_used(const llama_context * ctx, int32_t ig) {
     return hw ? hw->n_cells_used(ig) : 0;
 }
 
+uint32_t llama_kv_policy_cells_used_seq(const llama_context * ctx, int32_t ig, llama_seq_id seq_id) {
+    const auto * hw = find(ctx);
+    return hw ? hw->n_cells_used(ig, seq_id) : 0;
+}
+
 bool llama_kv_policy_can_resume(const llama_context * ctx, llama_seq_id seq_id, llama_pos p) {
     return llama_kv_headwise::can_resume(llama_get_memory(ctx), seq_id, p);
+}
+
+int32_t llama_kv_policy_lost_window(const llama_context * ctx, llama_seq_id seq_id, llama_pos p) {
+    const auto * hw = find(ctx);
+    return hw ? hw->lost_window(seq_id, p) : HWKV_FULL;
+}
+
+const char * llama_kv_policy_state_id(const llama_context * ctx) {
+    const auto * hw = find(ctx);
+    return hw ? hw->get_plan().state_id.c_str() : "";
+}
+
+void llama_kv_policy_model_id(const llama_context * ctx, char hex[65]) {
+    hex[0] = '\0';
+
+    hwkv_error    err = {};
+    hwkv_geometry geo = {};
+    if (!find(ctx) || llama_hwkv_model_geometry(&ctx->get_model(), &geo, &err) != 0) {
+        return;
+    }
+
+    hwkv_sha256 s;
+    hwkv_sha256_init(&s);
+    hwkv_sha256_string(&s, geo.fingerprint);
+    hwkv_sha256_string(&s, geo.type_fingerprint);
+    hwkv_geometry_free(&geo);
+    hwkv_sha256_final(&s, hex);
+}
+
+void llama_kv_policy_cache_text(const llama_context * ctx, char * text, size_t size) {
+    const auto * hw = find(ctx);
+    if (!hw) {
+        snprintf(text, size, "%s", "");
+        return;
+    }
+
+    const auto & cparams = ctx->get_cparams();
+
+    snprintf(text, size, "K %s, V %s, %u stream%s, flash attention %s, RoPE %g/%g", ggml_type_name(hw->type_k()), ggml_type_name(hw->type_v()),
+            hwkv_plan_n_stream(hw->get_plan().plan.get()), hwkv_plan_n_stream(hw->get_plan().plan.get()) == 1 ? "" : "s",
+            cparams.flash_attn ? "on" : "off", cparams.rope_freq_base, cparams.rope_freq_scale);
 }

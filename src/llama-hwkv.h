@@ -20,16 +20,29 @@ LLAMA_API int32_t                    llama_kv_policy_point(const struct llama_co
 // Bytes of all K and V (and recurrent state) a context holds, with or without a policy.
 LLAMA_API size_t llama_kv_policy_cache_size(const struct llama_context * ctx);
 
+// Allocated bytes of K and V of one head: row of the policy's layers, index of the KV head.
+LLAMA_API size_t llama_kv_policy_head_size(const struct llama_context * ctx, int32_t row, int32_t ih);
+
 // Bytes of a group on the i-th device that has some, with the name of its buffers; 0 past the last.
 LLAMA_API size_t llama_kv_policy_group_device(const struct llama_context * ctx, int32_t ig, size_t i, const char ** name);
 
-// Cells of a group of the plan that hold something.
-LLAMA_API uint32_t llama_kv_policy_cells_used(const struct llama_context * ctx, int32_t ig);
+// Cells of a group of the plan that hold something: of any sequence, or of one.
+LLAMA_API uint32_t llama_kv_policy_cells_used    (const struct llama_context * ctx, int32_t ig);
+LLAMA_API uint32_t llama_kv_policy_cells_used_seq(const struct llama_context * ctx, int32_t ig, llama_seq_id seq_id);
 
 // True if a sequence can go on at position p with the same result as a run from the start: every head and every
 // sliding-window layer still holds what p attends to. Recurrent state speaks for itself: llama_memory_seq_rm returns
 // false where it cannot go back.
 LLAMA_API bool llama_kv_policy_can_resume(const struct llama_context * ctx, llama_seq_id seq_id, llama_pos p);
+
+// The window of the first group that stands against it; HWKV_FULL if none does.
+LLAMA_API int32_t llama_kv_policy_lost_window(const struct llama_context * ctx, llama_seq_id seq_id, llama_pos p);
+
+// What a saved state must have in common with a context to be read there: the windows, the model's geometry and tensors
+// (not their values) and how the cache stores its rows, in words. "" without a policy.
+LLAMA_API const char * llama_kv_policy_state_id  (const struct llama_context * ctx); // lives as long as the context
+LLAMA_API void         llama_kv_policy_model_id  (const struct llama_context * ctx, char hex[65]);
+LLAMA_API void         llama_kv_policy_cache_text(const struct llama_context * ctx, char * text, size_t size);
 
 #ifdef __cplusplus
 }

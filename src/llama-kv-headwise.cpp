@@ -413,6 +413,33 @@ uint32_t llama_kv_headwise::n_cells_used(int32_t ig) const {
     return res;
 }
 
+uint32_t llama_kv_headwise::n_cells_used(int32_t ig, llama_seq_id seq_id) const {
+    for (const auto & g : groups) {
+        if (g->ig == ig) {
+            return g->kv->get_cells(seq_id).seq_pos_get(seq_id).size();
+        }
+    }
+    return ig == ig_full ? owner->get_cells(seq_id).seq_pos_get(seq_id).size() : 0;
+}
+
+int32_t llama_kv_headwise::lost_window(llama_seq_id seq_id, llama_pos p) const {
+    for (const auto & g : groups) {
+        if (!holds_window(*g, seq_id, p)) {
+            return g->recent + g->sinks;
+        }
+    }
+    return HWKV_FULL;
+}
+
+// every policy has a finite window, and every group the owner's types
+ggml_type llama_kv_headwise::type_k() const {
+    return groups[0]->kv->type_k();
+}
+
+ggml_type llama_kv_headwise::type_v() const {
+    return groups[0]->kv->type_v();
+}
+
 //
 // placement
 //

@@ -148,6 +148,13 @@ public:
 
     // cells in use by any sequence, per group of the plan
     uint32_t n_cells_used(int32_t ig) const;
+    uint32_t n_cells_used(int32_t ig, llama_seq_id seq_id) const; // by one
+
+    // the first finite window that does not hold what a sequence needs to go on at p, HWKV_FULL if all do
+    int32_t lost_window(llama_seq_id seq_id, llama_pos p) const;
+
+    ggml_type type_k() const;
+    ggml_type type_v() const;
 
     // the groups of a memory, or null
     static llama_kv_headwise * find(llama_memory_i * mem);

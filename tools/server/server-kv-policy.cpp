@@ -1,55 +1,259 @@
 #include "server-kv-policy.h"
 
-#include <cmath>
+#include "server-common.h"
+#include "server-kv-slot-file.h"
+#include "server-stop.h"
 
-using json = common_json;
+#include <algorithm>
+#include <limits>
 
-static json window_json(int32_t window) {
-    return window == HWKV_FULL ? json("full") : json(window);
+static const double MiB = 1024.0*1024.0;
+
+static server_kv_packed * packed_of(const common_prompt_checkpoint & checkpoint) {
+    return static_cast<server_kv_packed *>(checkpoint.packed.get());
 }
 
-static json group_json(const hwkv_plan * plan, int32_t ig) {
-    const auto * g = hwkv_plan_group(plan, ig);
+void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, common_params & params) {
+    server_stop_watch(ctx_tgt);
+    server_stop_watch(ctx_dft);
 
-    return {
-        { "window",   window_json(g->window) },
-        { "n_layer",  g->n_layer },
-        { "n_head",   g->n_head },
-        { "n_cells",  g->n_cells*hwkv_plan_n_stream(plan) },
-        { "k_bytes",  g->k_size },
-        { "v_bytes",  g->v_size },
-    };
-}
-
-json server_kv_policy_props(const llama_context * ctx) {
-    const auto * plan = llama_kv_policy_plan(ctx);
+    this->ctx     = ctx_tgt;
+    this->ctx_dft = ctx_dft;
+    plan          = llama_kv_policy_plan(ctx);
     if (!plan) {
-        return nullptr;
+        return;
     }
 
-    const auto * policy = llama_kv_policy_get(ctx);
-    const auto * point  = hwkv_policy_point(policy, llama_kv_policy_point(ctx));
+    slots.resize(params.n_parallel);
 
-    json groups = json::array();
-    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
-        groups.push_back(group_json(plan, ig));
+    // every turn may be the one a user comes back to; upstream's default spacing is made for states without shared rows
+    if (params.checkpoint_min_step == common_params().checkpoint_min_step) {
+        params.checkpoint_min_step = 0;
     }
 
-    const uint64_t size       = hwkv_plan_size(plan);
-    const uint64_t size_plain = hwkv_plan_size_plain(plan);
+    limit = params.kv_policy.checkpoint_mib >= 0 ? (size_t) params.kv_policy.checkpoint_mib << 20
+                                                 : (hwkv_plan_size_plain(plan) - hwkv_plan_size(plan))/2;
+    if (limit == 0) {
+        params.n_ctx_checkpoints = 0;
+    }
+    n_checkpoints = params.n_ctx_checkpoints;
+    SRV_INF("context checkpoints: at most %d for a slot, %.1f MiB for all\n", n_checkpoints, limit/MiB);
 
-    return {
-        { "sha256",      hwkv_policy_hash(policy) },
-        { "point",       point->name },
-        { "tau",         point->method[0] ? json(nullptr) : json(point->tau) },
-        { "method",      point->method[0] ? json(point->method) : json(nullptr) },
-        { "sinks",       hwkv_policy_sinks(policy) },
-        { "context",     hwkv_policy_context(policy) },
-        { "retention",   point->retention },
-        { "min_score",   std::isnan(point->min_score) ? json(nullptr) : json(point->min_score) },
-        { "groups",      groups },
-        { "bytes",       size },
-        { "bytes_plain", size_plain },
-        { "bytes_saved", size_plain - size },
-    };
+    char hex[65];
+    llama_kv_policy_model_id(ctx, hex);
+    model_id = server_kv_model_id(hex, params.model.path);
+
+    char text[256];
+    llama_kv_policy_cache_text(ctx, text, sizeof(text));
+    cache_text = std::string(text) + (ctx_dft ? ", with a draft" : "");
+
+    look();
+}
+
+//
+// one prompt
+//
+
+void server_kv_policy::prompt_begin(int id_slot, int n) {
+    if (active()) {
+        slots[id_slot].n_common = n;
+        slots[id_slot].restored = false;
+    }
+}
+
+bool server_kv_policy::can_resume(int id_slot, llama_pos p) const {
+    return !active() || llama_kv_policy_can_resume(ctx, id_slot, p);
+}
+
+bool server_kv_policy::can_resume(const common_prompt_checkpoint & checkpoint, llama_pos p) const {
+    // what follows its last position can be processed as if there had been no break
+    return active() && checkpoint.pos_max < p;
+}
+
+void server_kv_policy::unpack(common_prompt_checkpoint & checkpoint) const {
+    if (const auto * packed = packed_of(checkpoint)) {
+        server_kv_packed::join(packed->tgt, checkpoint.data_tgt);
+        server_kv_packed::join(packed->dft, checkpoint.data_dft);
+    }
+}
+
+static void forget_bytes(common_prompt_checkpoint & checkpoint) {
+    std::vector<uint8_t>().swap(checkpoint.data_tgt);
+    std::vector<uint8_t>().swap(checkpoint.data_dft);
+}
+
+void server_kv_policy::prompt_restored(int id_slot, common_prompt_checkpoint & checkpoint) {
+    if (active()) {
+        slots[id_slot].restored = true;
+    }
+    if (checkpoint.packed) {
+        forget_bytes(checkpoint);
+    }
+}
+
+void server_kv_policy::prompt_lost(int id_slot, const checkpoints & list, llama_pos p) {
+    if (!active()) {
+        return;
+    }
+    auto & slot = slots[id_slot];
+
+    const int32_t window = llama_kv_policy_lost_window(ctx, id_slot, p);
+
+    slot.reason = window != HWKV_FULL
+        ? string_format("window %d no longer holds what position %d needs", window, p)
+        : string_format("the model's own windows or recurrent state are past position %d", p);
+    slot.reason += n_checkpoints == 0 ? ", and no checkpoints are kept"
+                 : list.empty()       ? ", and there is no checkpoint"
+                                      : string_format(", and the first checkpoint is at position %d", list.front().pos_max + 1);
+    slot.n_full++;
+
+    SRV_INF("slot %d: the prompt is processed again from the start, though its first %d tokens are as before: %s\n", id_slot, slot.n_common,
+            slot.reason.c_str());
+}
+
+void server_kv_policy::prompt_end(int id_slot, int n) {
+    if (!active()) {
+        return;
+    }
+    auto & slot = slots[id_slot];
+
+    (slot.restored ? slot.n_restored : slot.n_reused) += n;
+    slot.n_reprocessed += std::max(0, slot.n_common - n);
+
+    slot.n_common = 0;
+}
+
+//
+// checkpoints
+//
+
+common_chat_msg_spans server_kv_policy::turns(const common_chat_msg_spans & spans) const {
+    if (!active()) {
+        return spans;
+    }
+
+    size_t n = 0;
+    for (const auto & span : spans.spans) {
+        n += span.role == COMMON_CHAT_ROLE_USER;
+    }
+
+    // counted from the end: the last turn is the likeliest to change
+    const size_t step = (n + std::max(1, n_checkpoints) - 1)/std::max(1, n_checkpoints);
+
+    auto res = spans;
+    for (auto & span : res.spans) {
+        if (span.role == COMMON_CHAT_ROLE_USER && --n % step != 0) {
+            span.role = COMMON_CHAT_ROLE_UNKNOWN;
+        }
+    }
+    return res;
+}
+
+// The one that is missed least: where its neighbours are near, and rather not the start of a turn. Never the newest.
+static server_kv_policy::checkpoints::iterator least_useful(server_kv_policy::checkpoints & list) {
+    auto    best      = list.end();
+    int64_t best_loss = std::numeric_limits<int64_t>::max();
+    int64_t before    = 0;
+
+    for (auto it = list.begin(); it != list.end() && std::next(it) != list.end(); ++it) {
+        const auto  * packed = packed_of(*it);
+        const int64_t loss   = (std::next(it)->n_tokens - before)*(packed && packed->turn ? 4 : 1);
+
+        if (loss < best_loss) {
+            best      = it;
+            best_loss = loss;
+        }
+        before = it->n_tokens;
+    }
+    return best;
+}
+
+bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens) const {
+    if (!active()) {
+        return true;
+    }
+
+    for (const auto & checkpoint : list) {
+        if (checkpoint.n_tokens == n_tokens) {
+            return false; // those that stand are of this very prompt
+        }
+    }
+
+    if (llama_state_seq_get_size_ext(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) > limit) {
+        return false;
+    }
+
+    while (list.size() > 1 && list.size() >= (size_t) n_checkpoints) {
+        list.erase(least_useful(list));
+    }
+    return true;
+}
+
+void server_kv_policy::pack(checkpoints & list, bool turn) {
+    auto & checkpoint = list.back();
+
+    const size_t before = store->size();
+
+    try {
+        auto packed = std::make_shared<server_kv_packed>(store);
+
+        store->take_all(checkpoint.data_tgt.data(), checkpoint.data_tgt.size(), packed->tgt);
+        store->take_all(checkpoint.data_dft.data(), checkpoint.data_dft.size(), packed->dft);
+
+        packed->turn  = turn;
+        packed->n_new = store->size() - before;
+
+        checkpoint.packed = packed;
+        forget_bytes(checkpoint);
+    } catch (const std::bad_alloc &) {
+        SRV_WRN("no memory for a context checkpoint of %.1f MiB\n", checkpoint.data_tgt.size()/MiB);
+        list.pop_back();
+    }
+}
+
+void server_kv_policy::drop(const std::vector<checkpoints *> & lists, const checkpoints & current) {
+    while (store->size() > limit) {
+        // the longest list, and prompts that wait in memory before slots
+        checkpoints * longest = nullptr;
+        for (auto * list : lists) {
+            if (!list->empty() && (!longest || list->size() > longest->size() || (longest == &current && list->size() == longest->size()))) {
+                longest = list;
+            }
+        }
+        if (!longest) {
+            break;
+        }
+        longest->erase(longest->size() > 1 ? least_useful(*longest) : longest->begin());
+    }
+}
+
+//
+// slot files
+//
+
+size_t server_kv_policy::save(const std::string & path, int id_slot, const std::vector<char> & tokens, const server_prompt & prompt) {
+    last_error.clear();
+    try {
+        const server_kv_slot_file file(ctx, ctx_dft, id_slot, { llama_kv_policy_state_id(ctx), model_id, cache_text });
+        return file.save(path, tokens, prompt);
+    } catch (const std::exception & e) {
+        last_error = std::string("Unable to save slot: ") + e.what();
+        return 0;
+    }
+}
+
+size_t server_kv_policy::restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd) {
+    if (!active()) {
+        return 0;
+    }
+    const server_kv_slot_file file(ctx, ctx_dft, id_slot, { llama_kv_policy_state_id(ctx), model_id, cache_text });
+    const size_t n = file.restore(path, prompt, n_ctx, has_mtmd, store);
+
+    auto & list = prompt.checkpoints;
+    while (list.size() > 1 && list.size() > (size_t) n_checkpoints) {
+        list.erase(least_useful(list));
+    }
+    drop({ &list }, list);
+
+    return n;
 }

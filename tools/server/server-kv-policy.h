@@ -1,10 +1,139 @@
 #pragma once
 
-// What llama-server tells about a KV policy.
+// llama-server with a KV policy: which prompts can go on, the checkpoints that let others go on, and what it tells about
+// both. Called from one thread at a time; while a batch is decoded only what is marked so may be called.
 
 #include "llama-hwkv.h"
 
+#include "server-kv-blocks.h"
+#include "server-task.h"
+
 #include "json.h"
 
-// for /props: file hash, operating point, groups, bytes; null without window groups
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+// for /props: file hash, operating point, groups, bytes, windows and scores of every head; null without window groups
 common_json server_kv_policy_props(const llama_context * ctx);
+
+class server_kv_policy {
+public:
+    using checkpoints = std::list<common_prompt_checkpoint>;
+
+    // the context is there; may change what the parameters say about checkpoints
+    void init(llama_context * ctx_tgt, llama_context * ctx_dft, common_params & params);
+
+    bool active() const { return plan != nullptr; }
+
+    //
+    // one prompt, in this order
+    //
+
+    // n tokens are those of the slot's last prompt
+    void prompt_begin(int id_slot, int n);
+
+    // can the slot go on at p as if it had been run from the start? true without a policy
+    bool can_resume(int id_slot, llama_pos p) const;
+
+    // can it after this checkpoint is restored?
+    bool can_resume(const common_prompt_checkpoint & checkpoint, llama_pos p) const;
+
+    // puts the bytes of a checkpoint together, and takes them apart again once they are restored
+    void unpack(common_prompt_checkpoint & checkpoint) const;
+    void prompt_restored(int id_slot, common_prompt_checkpoint & checkpoint);
+
+    // neither helped
+    void prompt_lost(int id_slot, const checkpoints & list, llama_pos p);
+
+    // n tokens need not be processed
+    void prompt_end(int id_slot, int n);
+
+    //
+    // checkpoints
+    //
+
+    // the turns of a prompt that are worth one: all, or as many as a slot keeps
+    common_chat_msg_spans turns(const common_chat_msg_spans & spans) const;
+
+    // false: don't make one at n_tokens
+    bool checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens) const;
+
+    // the newest one is complete; drops what is too much, anywhere
+    template <typename S>
+    void checkpoint_end(S & slots, server_prompt_cache * cache, checkpoints & list, bool turn) {
+        if (active()) {
+            std::vector<checkpoints *> lists;
+            if (cache) {
+                for (auto & state : cache->states) {
+                    lists.push_back(&state.prompt.checkpoints);
+                }
+            }
+            for (auto & slot : slots) {
+                lists.push_back(&slot.prompt.checkpoints);
+            }
+            pack(list, turn);
+            drop(lists, list);
+        }
+    }
+
+    //
+    // slot files
+    //
+
+    // bytes written, 0 if that failed, with the reason in error()
+    size_t save(const std::string & path, int id_slot, const std::vector<char> & tokens, const server_prompt & prompt);
+
+    // bytes read, 0 without a policy; throws and leaves the slot as it was if the file cannot be used
+    size_t restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd);
+
+    std::string error(const char * otherwise) const { return last_error.empty() ? otherwise : last_error; }
+
+    //
+    // what it tells
+    //
+
+    // cells in use change while a batch is decoded: looked up before and after
+    void look();
+
+    // these may be called while a batch is decoded, then with the cells of the last look
+    common_json slot_json(int id_slot, const server_prompt & prompt, bool decoding);
+    std::string metrics(bool decoding);
+
+private:
+    struct slot_state {
+        // of the current prompt
+        int  n_common = 0;
+        bool restored = false;
+
+        // since the start
+        uint64_t n_reused      = 0;
+        uint64_t n_restored    = 0;
+        uint64_t n_reprocessed = 0;
+        uint64_t n_full        = 0;
+
+        std::string reason; // of the last full reprocessing
+
+        std::vector<uint32_t> cells_used; // [groups]
+    };
+
+    void pack(checkpoints & list, bool turn);
+    void drop(const std::vector<checkpoints *> & lists, const checkpoints & current);
+
+    llama_context   * ctx     = nullptr;
+    llama_context   * ctx_dft = nullptr;
+    const hwkv_plan * plan    = nullptr;
+
+    size_t  limit         = 0; // bytes of all checkpoints
+    int32_t n_checkpoints = 0; // of a slot
+
+    std::string model_id;
+    std::string cache_text;
+    std::string last_error;
+
+    std::shared_ptr<server_kv_blocks> store = std::make_shared<server_kv_blocks>();
+
+    std::vector<slot_state> slots;
+    std::vector<uint32_t>   cells_used; // [groups]
+};

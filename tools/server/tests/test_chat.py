@@ -81,7 +81,7 @@ def test_tokens_turn_back_into_text(server, text):
 @pytest.mark.parametrize("body", ['{"messages": [', "", "\xff\xfe"])
 def test_bad_json_is_an_error(server, body):
     answer = server.post("/v1/chat/completions", data=body.encode("latin-1"))
-    assert answer.status_code == answer.json()["error"]["code"] == 500  # upstream's choice; 400 would be better
+    assert answer.status_code == answer.json()["error"]["code"] == 400
     assert "parse error" in answer.json()["error"]["message"]
 
 

@@ -5,25 +5,14 @@ the order of additions cannot change a choice.
 """
 
 import subprocess
-from pathlib import Path
 
 import psutil
 import pytest
 import tiny_gguf
-from mixed_policy import mixed_policy
+from kv_policy_server import EXACT, ask, complete, make_policy, words
 from server_process import ServerProcess, need_program
 
 pytestmark = pytest.mark.server
-
-EXACT = ("-ctk", "f32", "-ctv", "f32", "-fa", "off")
-
-
-def make_policy(folder, model, windows, context, sinks=4, seed=1):
-    base = folder / "base.json"
-    subprocess.run([need_program("llama-kv-policy"), "make", "uniform", "--window", str(windows[0]), "-c", str(context), "-m", model, "-o", base],
-                   check=True, timeout=60)
-    return mixed_policy(base, folder / "mixed.json", windows, seed, sinks)
-
 
 #
 # what it tells
@@ -67,25 +56,6 @@ def test_memory_falls_by_what_is_saved(model, tmp_path):
 #
 # reuse that is right
 #
-
-
-def ask(server, prompt, n, cache=True):
-    return server.post("/completion", json={"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": cache, "return_tokens": True}).json()
-
-
-def complete(server, prompt, n=12, cache=True):
-    answer = ask(server, prompt, n, cache)
-    return answer["tokens"], answer["timings"]["cache_n"]
-
-
-def words(seed, n):
-    """Tokens of the tiny models' vocabulary."""
-    state = seed
-    out = []
-    for _ in range(n):
-        state = (state * 1103515245 + 12345) % 2**31
-        out.append(4 + state % 250)
-    return out
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen35"])

@@ -1,0 +1,191 @@
+#include "server-kv-blocks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+// Blocks are cut where a rolling hash of the last 64 bytes has MASK's bits zero: about 3 KiB with the smallest size.
+static const size_t   BLOCK_MIN = 1024;
+static const size_t   BLOCK_MAX = 16*1024;
+static const uint64_t MASK      = ((1ull << 11) - 1) << 53;
+
+// a block's header, its node in the table and the allocator's own
+static const size_t BLOCK_EXTRA = sizeof(server_kv_block) + 72;
+
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebull;
+    x ^= x >> 31;
+    return x;
+}
+
+uint64_t server_kv_hash(const void * data, size_t size, uint64_t seed) {
+    const auto * p = static_cast<const uint8_t *>(data);
+
+    // every step is a permutation of its lane, so that no change of one word is lost
+    uint64_t lane[4] = { seed + 1, seed + 2, seed + 3, seed + 4 };
+
+    size_t i = 0;
+    for (; i + 32 <= size; i += 32) {
+        uint64_t w[4];
+        memcpy(w, p + i, sizeof(w));
+        for (int j = 0; j < 4; ++j) {
+            lane[j]  = (lane[j] ^ w[j])*0x9e3779b97f4a7c15ull;
+            lane[j] ^= lane[j] >> 29;
+        }
+    }
+
+    uint8_t rest[32] = {};
+    memcpy(rest, p + i, size - i);
+    for (int j = 0; j < 4; ++j) {
+        uint64_t w;
+        memcpy(&w, rest + 8*j, sizeof(w));
+        lane[j] = mix(lane[j] ^ w);
+    }
+
+    uint64_t res = mix(size ^ seed);
+    for (int j = 0; j < 4; ++j) {
+        res = mix(res ^ lane[j]);
+    }
+    return res;
+}
+
+server_kv_blocks::~server_kv_blocks() {
+    for (auto & [hash, block] : blocks) {
+        free(block);
+    }
+}
+
+server_kv_block * server_kv_blocks::take(const uint8_t * data, size_t size) {
+    const uint64_t hash = server_kv_hash(data, size);
+
+    const auto range = blocks.equal_range(hash);
+    for (auto it = range.first; it != range.second; ++it) {
+        auto * block = it->second;
+        if (block->size == size && memcmp(block->data(), data, size) == 0) {
+            block->refs++;
+            return block;
+        }
+    }
+
+    auto * block = static_cast<server_kv_block *>(malloc(sizeof(server_kv_block) + size));
+    if (!block) {
+        throw std::bad_alloc();
+    }
+    *block = { hash, 0, (uint32_t) size, 1 };
+    memcpy(block->data(), data, size);
+
+    try {
+        blocks.emplace(hash, block);
+    } catch (...) {
+        free(block);
+        throw;
+    }
+    n_bytes += size + BLOCK_EXTRA;
+
+    return block;
+}
+
+void server_kv_blocks::release(server_kv_block * block) {
+    if (--block->refs > 0) {
+        return;
+    }
+
+    const auto range = blocks.equal_range(block->hash);
+    for (auto it = range.first; it != range.second; ++it) {
+        if (it->second == block) {
+            blocks.erase(it);
+            break;
+        }
+    }
+    n_bytes -= block->size + BLOCK_EXTRA;
+    free(block);
+}
+
+// random numbers, one for each value of a byte
+struct gear_table {
+    uint64_t v[256];
+
+    gear_table() {
+        for (uint64_t i = 0; i < 256; ++i) {
+            v[i] = mix((i + 1)*0x9e3779b97f4a7c15ull);
+        }
+    }
+};
+
+static size_t cut(const uint8_t * data, size_t size) {
+    static const gear_table gear;
+
+    const size_t end = std::min(size, BLOCK_MAX);
+
+    uint64_t h = 0;
+    for (size_t i = BLOCK_MIN - 64; i < end; ++i) {
+        h = (h << 1) + gear.v[data[i]];
+        if ((h & MASK) == 0 && i + 1 >= BLOCK_MIN) {
+            return i + 1;
+        }
+    }
+    return end;
+}
+
+void server_kv_blocks::take_all(const uint8_t * data, size_t size, std::vector<server_kv_block *> & out) {
+    while (size > 0) {
+        const size_t n = cut(data, size);
+        out.push_back(nullptr); // first, so that nothing is lost when memory runs out
+        out.back() = take(data, n);
+        data += n;
+        size -= n;
+    }
+}
+
+server_kv_packed::server_kv_packed(std::shared_ptr<server_kv_blocks> store) : store(std::move(store)) {
+    this->store->n_live++;
+}
+
+server_kv_packed::~server_kv_packed() {
+    for (const auto * blocks : { &tgt, &dft }) {
+        for (auto * block : *blocks) {
+            if (block) {
+                store->release(block);
+            }
+        }
+    }
+    store->n_live--;
+}
+
+void server_kv_packed::join(const std::vector<server_kv_block *> & blocks, std::vector<uint8_t> & out) {
+    size_t size = 0;
+    for (const auto * block : blocks) {
+        size += block->size;
+    }
+
+    out.reserve(out.size() + size);
+    for (const auto * block : blocks) {
+        out.insert(out.end(), block->data(), block->data() + block->size);
+    }
+}
+
+void server_kv_count::add(const server_kv_packed & packed) {
+    const uint64_t mark = ++store.mark;
+    if (first == 0) {
+        first = mark;
+    }
+
+    for (const auto * blocks : { &packed.tgt, &packed.dft }) {
+        for (auto * block : *blocks) {
+            // below `first`: not met yet; at `mark`: twice in one checkpoint; the highest bit: known to be shared
+            const uint64_t seen = block->mark & ~(1ull << 63);
+
+            if (seen < first) {
+                n_bytes += block->size + BLOCK_EXTRA;
+                block->mark = mark;
+            } else if (seen != mark && block->mark == seen) {
+                n_shared += block->size + BLOCK_EXTRA;
+                block->mark = mark | (1ull << 63);
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+// What llama-server tells about a KV policy.
+
+#include "server-kv-policy.h"
+
+#include <cmath>
+#include <sstream>
+
+using json = common_json;
+
+static json window_json(int32_t window) {
+    return window == HWKV_FULL ? json("full") : json(window);
+}
+
+static std::string window_name(int32_t window) {
+    return window == HWKV_FULL ? "full" : std::to_string(window);
+}
+
+static json number_json(double x) {
+    return std::isnan(x) ? json(nullptr) : json(x);
+}
+
+static json group_json(const hwkv_plan * plan, int32_t ig) {
+    const auto * g = hwkv_plan_group(plan, ig);
+
+    return {
+        { "window",   window_json(g->window) },
+        { "n_layer",  g->n_layer },
+        { "n_head",   g->n_head },
+        { "n_cells",  g->n_cells*hwkv_plan_n_stream(plan) },
+        { "k_bytes",  g->k_size },
+        { "v_bytes",  g->v_size },
+    };
+}
+
+// one layer: window, scores and bytes of every KV head
+static json layer_json(const llama_context * ctx, const hwkv_policy * policy, const hwkv_point * point, int32_t row) {
+    const auto & layer = hwkv_policy_geometry(policy)->layers[row];
+
+    int32_t n_codebook = 0;
+    hwkv_policy_codebook(policy, &n_codebook);
+
+    json windows = json::array();
+    json scores  = json::array();
+    json bytes   = json::array();
+
+    for (int32_t ih = 0; ih < layer.n_head_kv; ++ih) {
+        const int32_t unit = hwkv_policy_unit(policy, row, ih);
+        windows.push_back(window_json(point->windows[unit]));
+
+        json head = json::array();
+        for (int32_t ic = 0; point->scores && ic < n_codebook; ++ic) {
+            head.push_back(number_json(point->scores[(size_t) unit*n_codebook + ic]));
+        }
+        scores.push_back(head);
+
+        bytes.push_back(llama_kv_policy_head_size(ctx, row, ih));
+    }
+
+    return {
+        { "layer",   layer.il },
+        { "windows", windows },
+        { "scores",  point->scores ? scores : json(nullptr) },
+        { "bytes",   bytes },
+    };
+}
+
+json server_kv_policy_props(const llama_context * ctx) {
+    const auto * plan = llama_kv_policy_plan(ctx);
+    if (!plan) {
+        return nullptr;
+    }
+
+    const auto * policy = llama_kv_policy_get(ctx);
+    const auto * point  = hwkv_policy_point(policy, llama_kv_policy_point(ctx));
+
+    json groups = json::array();
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
+        groups.push_back(group_json(plan, ig));
+    }
+
+    int32_t n_codebook = 0;
+    const int32_t * codebook_windows = hwkv_policy_codebook(policy, &n_codebook);
+
+    json codebook = json::array();
+    for (int32_t i = 0; i < n_codebook; ++i) {
+        codebook.push_back(window_json(codebook_windows[i]));
+    }
+
+    json layers = json::array();
+    for (int32_t row = 0; row < hwkv_policy_geometry(policy)->n_full; ++row) {
+        layers.push_back(layer_json(ctx, policy, point, row));
+    }
+
+    const uint64_t size       = hwkv_plan_size(plan);
+    const uint64_t size_plain = hwkv_plan_size_plain(plan);
+
+    return {
+        { "sha256",      hwkv_policy_hash(policy) },
+        { "point",       point->name },
+        { "tau",         point->method[0] ? json(nullptr) : json(point->tau) },
+        { "method",      point->method[0] ? json(point->method) : json(nullptr) },
+        { "sinks",       hwkv_policy_sinks(policy) },
+        { "context",     hwkv_policy_context(policy) },
+        { "retention",   point->retention },
+        { "min_score",   number_json(point->min_score) },
+        { "codebook",    codebook },
+        { "groups",      groups },
+        { "layers",      layers },
+        { "bytes",       size },
+        { "bytes_plain", size_plain },
+        { "bytes_saved", size_plain - size },
+    };
+}
+
+void server_kv_policy::look() {
+    if (!active()) {
+        return;
+    }
+
+    const int32_t n_group = hwkv_plan_n_group(plan);
+
+    cells_used.resize(n_group);
+    for (int32_t ig = 0; ig < n_group; ++ig) {
+        cells_used[ig] = llama_kv_policy_cells_used(ctx, ig);
+    }
+    for (size_t id = 0; id < slots.size(); ++id) {
+        slots[id].cells_used.resize(n_group);
+        for (int32_t ig = 0; ig < n_group; ++ig) {
+            slots[id].cells_used[ig] = llama_kv_policy_cells_used_seq(ctx, ig, id);
+        }
+    }
+}
+
+json server_kv_policy::slot_json(int id_slot, const server_prompt & prompt, bool decoding) {
+    if (!active()) {
+        return nullptr;
+    }
+    if (!decoding) {
+        look();
+    }
+
+    const auto & slot = slots.at(id_slot);
+
+    json groups = json::array();
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
+        const auto * g = hwkv_plan_group(plan, ig);
+        groups.push_back({
+            { "window",     window_json(g->window) },
+            { "cells",      g->n_cells },
+            { "cells_used", slot.cells_used[ig] },
+        });
+    }
+
+    json at = json::array();
+    server_kv_count count(*store);
+    for (const auto & checkpoint : prompt.checkpoints) {
+        at.push_back(checkpoint.n_tokens);
+        if (const auto * packed = static_cast<const server_kv_packed *>(checkpoint.packed.get())) {
+            count.add(*packed);
+        }
+    }
+
+    return {
+        { "groups",                   groups },
+        { "checkpoints",              prompt.checkpoints.size() },
+        { "checkpoint_tokens",        at },
+        { "checkpoint_bytes",         count.n_bytes },
+        { "checkpoint_bytes_shared",  count.n_shared },
+        { "prompt_tokens",            {
+            { "reused",      slot.n_reused },
+            { "restored",    slot.n_restored },
+            { "reprocessed", slot.n_reprocessed },
+        } },
+        { "full_reprocessing",        slot.n_full },
+        { "full_reprocessing_reason", slot.reason.empty() ? json(nullptr) : json(slot.reason) },
+    };
+}
+
+std::string server_kv_policy::metrics(bool decoding) {
+    if (!active()) {
+        return "";
+    }
+    if (!decoding) {
+        look();
+    }
+
+    std::ostringstream out;
+
+    const auto head = [&](const char * name, const char * type, const char * help) {
+        out << "# HELP llamacpp:kv_policy_" << name << " " << help << "\n# TYPE llamacpp:kv_policy_" << name << " " << type << "\n";
+    };
+    const auto value = [&](const char * name, const char * type, const char * help, uint64_t x) {
+        head(name, type, help);
+        out << "llamacpp:kv_policy_" << name << " " << x << "\n";
+    };
+    const auto groups = [&](const char * name, const char * help, const auto & get) {
+        head(name, "gauge", help);
+        for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
+            const auto * g = hwkv_plan_group(plan, ig);
+            out << "llamacpp:kv_policy_" << name << "{window=\"" << window_name(g->window) << "\"} " << get(ig, *g) << "\n";
+        }
+    };
+
+    groups("bytes",      "Allocated bytes of K and V, by window", [&](int32_t, const hwkv_group & g) { return g.k_size + g.v_size; });
+    groups("cells",      "Cells, by window",                      [&](int32_t, const hwkv_group & g) { return g.n_cells*hwkv_plan_n_stream(plan); });
+    groups("cells_used", "Cells that hold a token, by window",    [&](int32_t ig, const hwkv_group &) { return cells_used[ig]; });
+
+    value("bytes_plain",      "gauge", "Bytes that the plain cache would take",  hwkv_plan_size_plain(plan));
+    value("checkpoints",      "gauge", "Context checkpoints that are kept",      store->n_packed());
+    value("checkpoint_bytes", "gauge", "Bytes of all context checkpoints, rows that several share counted once", store->size());
+
+    slot_state sum;
+    for (const auto & slot : slots) {
+        sum.n_reused      += slot.n_reused;
+        sum.n_restored    += slot.n_restored;
+        sum.n_reprocessed += slot.n_reprocessed;
+        sum.n_full        += slot.n_full;
+    }
+
+    value("prompt_tokens_reused_total",      "counter", "Prompt tokens taken from the live cache",                           sum.n_reused);
+    value("prompt_tokens_restored_total",    "counter", "Prompt tokens taken from a context checkpoint",                     sum.n_restored);
+    value("prompt_tokens_reprocessed_total", "counter", "Prompt tokens that were as in the slot's last prompt, yet processed again", sum.n_reprocessed);
+    value("full_reprocessing_total",         "counter", "Prompts that began as the slot's last one, yet were processed from the start", sum.n_full);
+
+    return out.str();
+}
