@@ -156,6 +156,16 @@ server_kv_packed::~server_kv_packed() {
     store->n_live--;
 }
 
+size_t server_kv_packed::size_alone() const {
+    size_t res = 0;
+    for (const auto * blocks : { &tgt, &dft }) {
+        for (const auto * block : *blocks) {
+            res += block->refs == 1 ? block->size + BLOCK_EXTRA : 0;
+        }
+    }
+    return res;
+}
+
 void server_kv_packed::join(const std::vector<server_kv_block *> & blocks, std::vector<uint8_t> & out) {
     size_t size = 0;
     for (const auto * block : blocks) {

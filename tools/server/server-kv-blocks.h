@@ -54,6 +54,9 @@ struct server_kv_packed : common_kv_packed {
     server_kv_packed(const server_kv_packed &) = delete;
     server_kv_packed & operator=(const server_kv_packed &) = delete;
 
+    // bytes that no other checkpoint has
+    size_t size_alone() const;
+
     // appends the bytes
     static void join(const std::vector<server_kv_block *> & blocks, std::vector<uint8_t> & out);
 

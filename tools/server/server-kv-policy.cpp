@@ -5,7 +5,10 @@
 #include "server-stop.h"
 
 #include <algorithm>
-#include <limits>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 static const double MiB = 1024.0*1024.0;
 
@@ -14,8 +17,8 @@ static server_kv_packed * packed_of(const common_prompt_checkpoint & checkpoint)
 }
 
 void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, common_params & params) {
-    server_stop_watch(ctx_tgt);
-    server_stop_watch(ctx_dft);
+    hwkv_stop_watch(ctx_tgt);
+    hwkv_stop_watch(ctx_dft);
 
     this->ctx     = ctx_tgt;
     this->ctx_dft = ctx_dft;
@@ -25,6 +28,8 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
     }
 
     slots.resize(params.n_parallel);
+
+    keep_newest = llama_model_is_hybrid(llama_get_model(ctx)) || llama_model_n_swa(llama_get_model(ctx)) > 0;
 
     // every turn may be the one a user comes back to; upstream's default spacing is made for states without shared rows
     if (params.checkpoint_min_step == common_params().checkpoint_min_step) {
@@ -38,6 +43,11 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
     }
     n_checkpoints = params.n_ctx_checkpoints;
     SRV_INF("context checkpoints: at most %d for a slot, %.1f MiB for all\n", n_checkpoints, limit/MiB);
+
+#if defined(__GLIBC__)
+    // states are large and short-lived: their memory goes back at once, instead of staying as holes between the blocks
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
 
     char hex[65];
     llama_kv_policy_model_id(ctx, hex);
@@ -127,6 +137,34 @@ void server_kv_policy::prompt_end(int id_slot, int n) {
 // checkpoints
 //
 
+void server_kv_policy::fix_turns(common_chat_msg_delimiters & delimiters, const common_chat_templates * templates) {
+    if (!active()) {
+        return;
+    }
+
+    std::call_once(user_start_once, [&]() {
+        const auto message = [](const char * role, const char * content) {
+            common_chat_msg res;
+            res.role    = role;
+            res.content = content;
+            return res;
+        };
+        try {
+            const auto text = common_chat_format_single(templates, { message("user", "one"), message("assistant", "two") }, message("user", "three"),
+                    false, true);
+            user_start = string_strip(text.substr(0, text.find("three")));
+        } catch (const std::exception & e) {
+            SRV_DBG("no user's turn in the chat template: %s\n", e.what());
+        }
+    });
+
+    for (auto & d : delimiters.delimiters) {
+        if (d.role == COMMON_CHAT_ROLE_USER && !user_start.empty()) {
+            d.delimiter = user_start;
+        }
+    }
+}
+
 common_chat_msg_spans server_kv_policy::turns(const common_chat_msg_spans & spans) const {
     if (!active()) {
         return spans;
@@ -149,28 +187,39 @@ common_chat_msg_spans server_kv_policy::turns(const common_chat_msg_spans & span
     return res;
 }
 
-// The one that is missed least: where its neighbours are near, and rather not the start of a turn. Never the newest.
+// What is lost without a checkpoint: for every position up to the next one, the tokens since the one before. Turns are where
+// people come back to.
+static double usefulness(const server_kv_policy::checkpoints & list, server_kv_policy::checkpoints::const_iterator it) {
+    const auto * packed = packed_of(*it);
+    const auto   next   = std::next(it);
+
+    const double n_before = it->n_tokens - (it == list.begin() ? 0 : std::prev(it)->n_tokens);
+    const double n_after  = next == list.end() ? n_before : next->n_tokens - it->n_tokens; // what comes will be like what was
+
+    return n_before*n_after*(packed && packed->turn ? 4 : 1);
+}
+
+// of all but the newest
 static server_kv_policy::checkpoints::iterator least_useful(server_kv_policy::checkpoints & list) {
-    auto    best      = list.end();
-    int64_t best_loss = std::numeric_limits<int64_t>::max();
-    int64_t before    = 0;
-
-    for (auto it = list.begin(); it != list.end() && std::next(it) != list.end(); ++it) {
-        const auto  * packed = packed_of(*it);
-        const int64_t loss   = (std::next(it)->n_tokens - before)*(packed && packed->turn ? 4 : 1);
-
-        if (loss < best_loss) {
-            best      = it;
-            best_loss = loss;
+    auto best = list.begin();
+    for (auto it = list.begin(); std::next(it) != list.end(); ++it) {
+        if (usefulness(list, it) < usefulness(list, best)) {
+            best = it;
         }
-        before = it->n_tokens;
     }
     return best;
 }
 
-bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens) const {
+bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans) const {
     if (!active()) {
         return true;
+    }
+
+    // a turn that begins soon will have its own
+    for (const auto & span : spans.spans) {
+        if (span.role == COMMON_CHAT_ROLE_USER && (int64_t) span.pos > n_tokens && (int64_t) span.pos <= n_tokens + 64) {
+            return false;
+        }
     }
 
     for (const auto & checkpoint : list) {
@@ -211,20 +260,44 @@ void server_kv_policy::pack(checkpoints & list, bool turn) {
     }
 }
 
-void server_kv_policy::drop(const std::vector<checkpoints *> & lists, const checkpoints & current) {
+void server_kv_policy::drop(const std::vector<checkpoints *> & lists) {
+    bool dropped = false;
+
     while (store->size() > limit) {
-        // the longest list, and prompts that wait in memory before slots
-        checkpoints * longest = nullptr;
-        for (auto * list : lists) {
-            if (!list->empty() && (!longest || list->size() > longest->size() || (longest == &current && list->size() == longest->size()))) {
-                longest = list;
+        // the one that is missed least for what it takes
+        checkpoints         * list = nullptr;
+        checkpoints::iterator best;
+        double                best_value = 0;
+
+        for (auto * cur : lists) {
+            for (auto it = cur->begin(); it != cur->end(); ++it) {
+                if (keep_newest && cur->size() > 1 && std::next(it) == cur->end()) {
+                    continue;
+                }
+                const auto * packed = packed_of(*it);
+                const double value  = usefulness(*cur, it)/(1.0 + (packed ? packed->size_alone() : 0));
+
+                if (!list || value < best_value) {
+                    list       = cur;
+                    best       = it;
+                    best_value = value;
+                }
             }
         }
-        if (!longest) {
+        if (!list) {
             break;
         }
-        longest->erase(longest->size() > 1 ? least_useful(*longest) : longest->begin());
+        list->erase(best);
+        dropped = true;
     }
+
+#if defined(__GLIBC__)
+    if (dropped) {
+        malloc_trim(0);
+    }
+#else
+    (void) dropped;
+#endif
 }
 
 //
@@ -253,7 +326,7 @@ size_t server_kv_policy::restore(const std::string & path, int id_slot, server_p
     while (list.size() > 1 && list.size() > (size_t) n_checkpoints) {
         list.erase(least_useful(list));
     }
-    drop({ &list }, list);
+    drop({ &list });
 
     return n;
 }

@@ -12,6 +12,7 @@
 
 #include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -54,11 +55,15 @@ public:
     // checkpoints
     //
 
+    // How a user's turn begins, from the template itself: upstream takes the text before a first message, which may be a
+    // system prompt that the template adds. From any thread.
+    void fix_turns(common_chat_msg_delimiters & delimiters, const common_chat_templates * templates);
+
     // the turns of a prompt that are worth one: all, or as many as a slot keeps
     common_chat_msg_spans turns(const common_chat_msg_spans & spans) const;
 
     // false: don't make one at n_tokens
-    bool checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens) const;
+    bool checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans) const;
 
     // the newest one is complete; drops what is too much, anywhere
     template <typename S>
@@ -74,7 +79,7 @@ public:
                 lists.push_back(&slot.prompt.checkpoints);
             }
             pack(list, turn);
-            drop(lists, list);
+            drop(lists);
         }
     }
 
@@ -119,14 +124,18 @@ private:
     };
 
     void pack(checkpoints & list, bool turn);
-    void drop(const std::vector<checkpoints *> & lists, const checkpoints & current);
+    void drop(const std::vector<checkpoints *> & lists);
 
     llama_context   * ctx     = nullptr;
     llama_context   * ctx_dft = nullptr;
     const hwkv_plan * plan    = nullptr;
 
+    bool    keep_newest   = false; // the model has state that cannot be taken back at all
     size_t  limit         = 0; // bytes of all checkpoints
     int32_t n_checkpoints = 0; // of a slot
+
+    std::once_flag user_start_once;
+    std::string    user_start;
 
     std::string model_id;
     std::string cache_text;

@@ -84,7 +84,7 @@ public:
             fail(string_format("cannot write %s: %s", temp.c_str(), strerror(error)));
         }
 #endif
-        server_stop_set_file(temp.c_str());
+        hwkv_stop_set_file(temp.c_str());
     }
 
     ~new_file() {
@@ -93,11 +93,11 @@ public:
             std::filesystem::remove(temp, ec);
             fclose(file);
         }
-        server_stop_set_file(nullptr);
+        hwkv_stop_set_file(nullptr);
     }
 
     void write(const void * data, size_t size) {
-        if (server_stop_requested()) {
+        if (hwkv_stop_requested()) {
             fail("the server is stopping");
         }
         if (fwrite(data, 1, size, file) != size) {

@@ -6,7 +6,7 @@
 
 static const int DEPTH_MAX = 512; // chats with tools and schemas have about 20
 
-void server_request_check(const std::string & body) {
+void hwkv_request_check(const std::string & body) {
     const size_t first = body.find_first_not_of(" \t\r\n");
     if (first == std::string::npos || (body[first] != '{' && body[first] != '[')) {
         return; // no JSON, or an upload
@@ -34,6 +34,6 @@ void server_request_check(const std::string & body) {
     }
 }
 
-bool server_request_is_fault(const std::exception & e) {
+bool hwkv_request_is_fault(const std::exception & e) {
     return dynamic_cast<const common_json_error *>(&e) || dynamic_cast<const std::out_of_range *>(&e);
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 // throws std::invalid_argument for JSON so deep that copying it would end the stack
-void server_request_check(const std::string & body);
+void hwkv_request_check(const std::string & body);
 
 // JSON that is none, or holds other types and numbers than asked for, is the caller's
-bool server_request_is_fault(const std::exception & e);
+bool hwkv_request_is_fault(const std::exception & e);

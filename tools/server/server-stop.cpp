@@ -18,17 +18,17 @@
 
 static std::atomic<bool> g_requested { false };
 
-bool server_stop_requested() {
+bool hwkv_stop_requested() {
     return g_requested.load(std::memory_order_relaxed);
 }
 
-void server_stop_watch(llama_context * ctx) {
+void hwkv_stop_watch(llama_context * ctx) {
     if (ctx) {
-        llama_set_abort_callback(ctx, [](void *) { return server_stop_requested(); }, nullptr);
+        llama_set_abort_callback(ctx, [](void *) { return hwkv_stop_requested(); }, nullptr);
     }
 }
 
-server_task_result_ptr server_stop_result() {
+server_task_result_ptr hwkv_stop_result() {
     auto res = std::make_unique<server_task_result_error>();
     res->err_type = ERROR_TYPE_UNAVAILABLE;
     res->err_msg  = "the server is stopping";
@@ -38,7 +38,7 @@ server_task_result_ptr server_stop_result() {
 static std::mutex  g_file_mutex;
 static std::string g_file;
 
-void server_stop_set_file(const char * path) {
+void hwkv_stop_set_file(const char * path) {
     std::lock_guard<std::mutex> lock(g_file_mutex);
     g_file = path ? path : "";
 }
@@ -62,11 +62,11 @@ static void end_soon() {
 // a console handler has a thread of its own
 static std::function<void(int)> g_stop;
 
-void server_stop_start(const std::function<void(int)> & stop) {
+void hwkv_stop_start(const std::function<void(int)> & stop) {
     g_stop = stop;
 }
 
-void server_stop_notify(int signal) {
+void hwkv_stop_notify(int signal) {
     g_requested = true;
     g_stop(signal);
     std::thread(end_soon).detach();
@@ -76,7 +76,7 @@ void server_stop_notify(int signal) {
 
 static int g_pipe[2] = { -1, -1 };
 
-void server_stop_start(const std::function<void(int)> & stop) {
+void hwkv_stop_start(const std::function<void(int)> & stop) {
     if (pipe(g_pipe) != 0) {
         g_pipe[1] = -1;
         return;
@@ -97,7 +97,7 @@ void server_stop_start(const std::function<void(int)> & stop) {
     }).detach();
 }
 
-void server_stop_notify(int signal) {
+void hwkv_stop_notify(int signal) {
     g_requested = true;
 
     const int error = errno;

@@ -9,17 +9,17 @@
 struct llama_context;
 
 // a context whose decoding ends with status 2 once a stop is requested; null is fine
-void server_stop_watch(llama_context * ctx);
+void hwkv_stop_watch(llama_context * ctx);
 
-bool server_stop_requested();
+bool hwkv_stop_requested();
 
 // what requests get that wait for a result
-server_task_result_ptr server_stop_result();
+server_task_result_ptr hwkv_stop_result();
 
 // Called from a signal handler. Nothing there may wait for a lock, so a thread of its own calls `stop`; a server that has
 // not ended some seconds later, be it that a client does not read its answer, is ended then.
-void server_stop_start(const std::function<void(int)> & stop); // before the handler is set
-void server_stop_notify(int signal);
+void hwkv_stop_start(const std::function<void(int)> & stop); // before the handler is set
+void hwkv_stop_notify(int signal);
 
 // a file that is not complete yet and goes when the server is ended; null: none
-void server_stop_set_file(const char * path);
+void hwkv_stop_set_file(const char * path);

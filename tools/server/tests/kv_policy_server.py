@@ -27,7 +27,8 @@ def words(seed, n, first=4, count=250):
 
 
 def ask(server, prompt, n=12, cache=True, **more):
-    answer = server.post("/completion", {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": cache, "return_tokens": True, **more})
+    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": cache, "return_tokens": True, **more}
+    answer = server.post("/completion", body, timeout=900)  # thousands of tokens on one slow core
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -98,5 +98,5 @@ class ServerProcess:
     def get(self, path):
         return requests.get(self.url + path, timeout=TIMEOUT)
 
-    def post(self, path, json=None, data=None):
-        return requests.post(self.url + path, json=json, data=data, headers={"Content-Type": "application/json"}, timeout=TIMEOUT)
+    def post(self, path, json=None, data=None, timeout=TIMEOUT):
+        return requests.post(self.url + path, json=json, data=data, headers={"Content-Type": "application/json"}, timeout=timeout)
