@@ -152,7 +152,8 @@ void server_kv_policy::fix_turns(common_chat_msg_delimiters & delimiters, const 
         try {
             const auto text = common_chat_format_single(templates, { message("user", "one"), message("assistant", "two") }, message("user", "three"),
                     false, true);
-            user_start = string_strip(text.substr(0, text.find("three")));
+            const size_t n = text.find("three");
+            user_start = n == std::string::npos ? "" : string_strip(text.substr(0, n));
         } catch (const std::exception & e) {
             SRV_DBG("no user's turn in the chat template: %s\n", e.what());
         }
@@ -210,7 +211,7 @@ static server_kv_policy::checkpoints::iterator least_useful(server_kv_policy::ch
     return best;
 }
 
-bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans) const {
+bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans) {
     if (!active()) {
         return true;
     }
@@ -228,7 +229,13 @@ bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t
         }
     }
 
-    if (llama_state_seq_get_size_ext(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) > limit) {
+    const size_t size = llama_state_seq_get_size_ext(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    if (size > limit) {
+        if (!warned_limit) {
+            SRV_WRN("a context checkpoint of %.1f MiB is more than the %.1f MiB for all: none is made here (--kv-policy-checkpoint-mib)\n",
+                    size/MiB, limit/MiB);
+        }
+        warned_limit = true;
         return false;
     }
 

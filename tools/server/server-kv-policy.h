@@ -63,7 +63,7 @@ public:
     common_chat_msg_spans turns(const common_chat_msg_spans & spans) const;
 
     // false: don't make one at n_tokens
-    bool checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans) const;
+    bool checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans);
 
     // the newest one is complete; drops what is too much, anywhere
     template <typename S>
@@ -133,6 +133,7 @@ private:
     bool    keep_newest   = false; // the model has state that cannot be taken back at all
     size_t  limit         = 0; // bytes of all checkpoints
     int32_t n_checkpoints = 0; // of a slot
+    bool    warned_limit  = false;
 
     std::once_flag user_start_once;
     std::string    user_start;

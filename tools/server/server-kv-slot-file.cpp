@@ -289,6 +289,11 @@ size_t server_kv_slot_file::save(const std::string & path, const std::vector<cha
 // reading
 //
 
+struct bytes_view {
+    const uint8_t * data = nullptr;
+    size_t          size = 0;
+};
+
 class reader {
 public:
     reader(const uint8_t * data, size_t size) : p(data), end(data + size) {}
@@ -314,10 +319,9 @@ public:
         return std::string(reinterpret_cast<const char *>(take(size)), size);
     }
 
-    std::vector<uint8_t> bytes() {
+    bytes_view bytes() {
         const auto size = num<uint64_t>();
-        const auto * data = take(size);
-        return std::vector<uint8_t>(data, data + size);
+        return { take(size), size };
     }
 
     bool at_end() const { return p == end; }
@@ -392,12 +396,12 @@ static void expect_same(const std::string & found, const std::string & expected,
     }
 }
 
-static bool set_state(llama_context * ctx, int id_slot, const std::vector<uint8_t> & state) {
+static bool set_state(llama_context * ctx, int id_slot, bytes_view state) {
     if (!ctx) {
         return true;
     }
     llama_memory_seq_rm(llama_get_memory(ctx), id_slot, -1, -1);
-    return state.empty() || llama_state_seq_set_data_ext(ctx, state.data(), state.size(), id_slot, LLAMA_STATE_SEQ_FLAGS_NONE) == state.size();
+    return state.size == 0 || llama_state_seq_set_data_ext(ctx, state.data, state.size, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE) == state.size;
 }
 
 size_t server_kv_slot_file::restore(const std::string & path, server_prompt & prompt, int n_ctx, bool has_mtmd,
@@ -416,11 +420,11 @@ size_t server_kv_slot_file::restore(const std::string & path, server_prompt & pr
     const auto state         = in.bytes();
     const auto state_dft     = in.bytes();
 
-    if (packed_tokens.size() % sizeof(llama_token) != 0) {
+    if (packed_tokens.size % sizeof(llama_token) != 0) {
         fail("the file is damaged");
     }
-    llama_tokens packed(packed_tokens.size()/sizeof(llama_token));
-    memcpy(packed.data(), packed_tokens.data(), packed_tokens.size());
+    llama_tokens packed(packed_tokens.size/sizeof(llama_token));
+    memcpy(packed.data(), packed_tokens.data, packed_tokens.size);
 
     server_prompt restored;
     restored.tokens = server_tokens::deserialize(packed, has_mtmd);
@@ -458,7 +462,8 @@ size_t server_kv_slot_file::restore(const std::string & path, server_prompt & pr
                 list->back()->refs++;
             }
         }
-        checkpoint.data_spec = in.bytes();
+        const auto spec = in.bytes();
+        checkpoint.data_spec.assign(spec.data, spec.data + spec.size);
 
         if (checkpoint.n_tokens < 0 || checkpoint.n_tokens > (int64_t) restored.tokens.size()) {
             fail("the file is damaged");
@@ -475,7 +480,7 @@ size_t server_kv_slot_file::restore(const std::string & path, server_prompt & pr
     const auto old_dft = prompt.tokens.empty() ? std::vector<uint8_t>() : get_state(ctx_dft, id_slot);
 
     if (!set_state(ctx, id_slot, state) || !set_state(ctx_dft, id_slot, state_dft)) {
-        if (!set_state(ctx, id_slot, old) || !set_state(ctx_dft, id_slot, old_dft)) {
+        if (!set_state(ctx, id_slot, { old.data(), old.size() }) || !set_state(ctx_dft, id_slot, { old_dft.data(), old_dft.size() })) {
             set_state(ctx,     id_slot, {});
             set_state(ctx_dft, id_slot, {});
             prompt.clear();

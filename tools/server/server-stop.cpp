@@ -13,6 +13,7 @@
 
 #if !defined(_WIN32)
 #include <cerrno>
+#include <csignal>
 #include <unistd.h>
 #endif
 
@@ -62,6 +63,9 @@ static void end_soon() {
 // a console handler has a thread of its own
 static std::function<void(int)> g_stop;
 
+void hwkv_stop_before_start() {
+}
+
 void hwkv_stop_start(const std::function<void(int)> & stop) {
     g_stop = stop;
 }
@@ -73,6 +77,12 @@ void hwkv_stop_notify(int signal) {
 }
 
 #else
+
+void hwkv_stop_before_start() {
+    for (const int number : { SIGTERM, SIGINT }) {
+        signal(number, [](int) { _exit(0); });
+    }
+}
 
 static int g_pipe[2] = { -1, -1 };
 

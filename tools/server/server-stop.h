@@ -16,6 +16,9 @@ bool hwkv_stop_requested();
 // what requests get that wait for a result
 server_task_result_ptr hwkv_stop_result();
 
+// While the model is loaded there is nothing to end but the process.
+void hwkv_stop_before_start();
+
 // Called from a signal handler. Nothing there may wait for a lock, so a thread of its own calls `stop`; a server that has
 // not ended some seconds later, be it that a client does not read its answer, is ended then.
 void hwkv_stop_start(const std::function<void(int)> & stop); // before the handler is set

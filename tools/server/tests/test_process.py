@@ -73,6 +73,15 @@ def test_signal_in_the_middle_of_a_save(tmp_path):
         assert server.post("/slots/0?action=restore", {"filename": "talk.bin"}).status_code == 200
 
 
+def test_signal_while_it_loads(model, tmp_path):
+    server = ServerProcess(model, tmp_path / "server.log")
+    with server.log_path.open("wb") as log:
+        server.process = subprocess.Popen(server.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    while "loading model" not in server.log():
+        assert server.process.poll() is None
+    assert server.stop() == 0
+
+
 def test_taken_port_is_an_error(model, tmp_path):
     server = ServerProcess(model, tmp_path / "server.log")
     with socket.socket() as other:
