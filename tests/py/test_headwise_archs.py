@@ -83,6 +83,13 @@ def test_f32_logits_equal_the_masked_reference(bench, name, sinks):
     check_f32(run_mixed(bench, bench.model(arch, **options), 11 + sinks, sinks, *F32))
 
 
+@pytest.mark.parametrize("name", ("gemma4", "gemma4-own-kv"))
+def test_batches_that_no_ring_holds(bench, name):
+    # larger than what can be taken back: attended to beside the ring, also by layers that use another one's cache
+    arch, options = CASES[name]
+    check_f32(run_mixed(bench, bench.model(arch, **options), 11, 4, *F32, "-ub", 200))
+
+
 @pytest.mark.parametrize("name, sinks", [*((name, 0) for name in ARCHS), *((name, 4) for name in CASES)])
 def test_f16_cache_with_flash_attention(bench, name, sinks):
     arch, options = CASES[name]

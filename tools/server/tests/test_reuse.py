@@ -69,7 +69,8 @@ def test_a_conversation_with_edits_and_branches(arch, size, tmp_path):
 @cases("qwen35")
 def test_two_conversations_in_one_slot(arch, size, tmp_path):
     model, policy = tiny(tmp_path, arch)
-    first, second = ([step for step in script(size, seed) if step[0] == "append"] for seed in (1, 2))
+    n_turn, length, _ = size
+    first, second = (script((n_turn, length, {}), seed) for seed in (1, 2))
     steps = [step for pair in zip(first, second, strict=True) for step in pair]
     with ServerProcess(model, tmp_path / "warm.log", *EXACT, "--kv-policy", str(policy), ctx=8192) as server:
         warm = play(server, steps, MORE, watch=False)

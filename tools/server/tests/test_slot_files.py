@@ -195,6 +195,20 @@ class TestFiles:
                     assert answer.json()["error"]["type"] == "invalid_request_error"
         assert not (folder / "out.bin").exists()
 
+    def test_no_room_beside_another_slot(self, tiny, saved):
+        folder, model, policy = tiny
+        with serve(folder, model, policy, "--kv-unified", "--cache-ram", "0", slots=2) as server:
+            other, _ = complete(server, words(5, 1300), id_slot=1)
+            complete(server, words(9, 200), id_slot=0)
+            before = slot(server, 0), slot(server, 1)
+            answer = restore(server, "talk.bin")
+            assert answer.status_code == 400 and "no room" in answer.json()["error"]["message"]
+            assert (slot(server, 0), slot(server, 1)) == before
+            tokens, cached = complete(server, words(9, 200) + words(10, 30), id_slot=0)
+            assert cached == 200
+            assert complete(server, words(9, 200) + words(10, 30), cache=False, id_slot=0)[0] == tokens
+            assert complete(server, words(5, 1300), id_slot=1)[0] == other
+
     def test_a_link_is_replaced_not_followed(self, tiny):
         folder, model, policy = tiny
         victim = folder / "victim.txt"
