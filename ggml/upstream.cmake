@@ -46,6 +46,7 @@ function(hwkv_add_upstream dir)
     set(LLAMA_BUILD_UI        OFF) # would run npm
     set(LLAMA_USE_PREBUILT_UI OFF) # would download
     set(LLAMA_TOOLS_INSTALL   OFF)
+    set(LLAMA_UI_GZIP         OFF) # clients that ask for no gzip, curl among them, would get an error for the page
     set(GGML_CCACHE           OFF) # ggml/ccache.cmake does it
     option(GGML_RPC "ggml: RPC backend and rpc-server" ON)
 
