@@ -19,10 +19,10 @@ run:
 	@exec scripts/serve
 
 test:
-	@scripts/setup packages && exec scripts/test
+	@scripts/setup packages test && exec scripts/test
 
 test-slow:
-	@scripts/setup packages && exec scripts/test --slow
+	@scripts/setup packages test && exec scripts/test --slow
 
 build:
 	@scripts/setup packages && exec scripts/setup build cpu

@@ -61,6 +61,13 @@ def test_check_is_content_when_nothing_is_missing(bare):
     assert (done.returncode, done.stdout) == (0, "nothing is missing\n")
 
 
+def test_browser_is_only_for_the_tests(bare):
+    for name in ("gcc", "g++", "cmake", "ninja", "ccache", "git", "curl", "pkg-config", "python3"):
+        stub(bare, name, "exit 0\n")
+    done = setup(bare, "--check", "test", PATH=few_tools(bare))
+    assert (done.returncode, done.stdout) == (1, "missing: chromium chromium-driver\n")
+
+
 def test_packages_are_installed_in_one_call(bare):
     stub(bare, "apt-get", 'echo "$@" >> calls\n')
     stub(bare, "id", "echo 0\n")
@@ -110,7 +117,7 @@ def test_configures_only_when_needed(bare):
     assert (bare / "calls").read_text().split() == ["--preset", "--build", "--build", "--preset", "--build"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["build"], ["build", "release"], ["model", "x"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["build"], ["build", "release"], ["model", "x"], ["packages", "x"]])
 def test_wrong_usage_of_setup(bare, arguments):
     done = setup(bare, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
