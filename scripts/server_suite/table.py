@@ -1,0 +1,109 @@
+"""The table of docs/server-tests.md, made from the noted outcomes alone.
+
+A phase is a set of models and a build: outcomes["tiny-plain"]["unit/test_basic.py::test_slots"] is a list of outcomes, one
+for each time the test ran.
+"""
+
+import json
+from pathlib import Path
+
+BUILDS = {"pristine": "pristine package", "plain": "ours, no policy", "policy": "ours, with a policy"}
+OUTCOMES = ("passed", "failed", "error", "skipped")
+MARKS = ("<!-- server-suite: begin -->", "<!-- server-suite: end -->")
+
+
+def read_outcomes(path):
+    """test -> [(outcome, reason)] in the order of the runs."""
+    found = {}
+    if Path(path).exists():
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            note = json.loads(line)
+            found.setdefault(note["test"], []).append((note["outcome"], note["why"]))
+    return found
+
+
+def passes(runs):
+    return sum(outcome == "passed" for outcome, _ in runs)
+
+
+def tried(runs):
+    """Runs that can pass or fail."""
+    return [run for run in runs if run[0] != "skipped"]
+
+
+def differences(phases, which):
+    """Tests whose share of passed runs is not the same in every build, by name."""
+    names = sorted({name for build in BUILDS for name in phases.get(f"{which}-{build}", {})})
+    found = []
+    for name in names:
+        runs = [phases.get(f"{which}-{build}", {}).get(name, []) for build in BUILDS]
+        shares = {passes(r) / len(tried(r)) if tried(r) else None for r in runs}
+        if len(shares) > 1:
+            found.append(name)
+    return found
+
+
+def lost(phases, which):
+    """Tests that pass on the pristine build, in most runs, and on one of ours do not."""
+    def mostly(build, name):
+        runs = tried(phases.get(f"{which}-{build}", {}).get(name, []))
+        return 2 * passes(runs) > len(runs)
+    return [name for name in differences(phases, which) if mostly("pristine", name) and not (mostly("plain", name) and mostly("policy", name))]
+
+
+def markdown(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)])
+
+
+def count_table(phases, sets):
+    rows = []
+    for which in sets:
+        for build, title in BUILDS.items():
+            found = phases.get(f"{which}-{build}", {})
+            counts = [sum(runs[0][0] == outcome for runs in found.values()) for outcome in OUTCOMES]
+            rows.append([which, title, *(counts if found else ["not run"] + [""] * (len(OUTCOMES) - 1))])
+    return markdown(["models", "build", *OUTCOMES], rows)
+
+
+def cell(runs):
+    if not runs:
+        return "not run"
+    if len({outcome for outcome, _ in runs}) == 1:
+        return runs[0][0]
+    return f"passed {passes(runs)} of {len(runs)}"
+
+
+def why(all_runs):
+    for runs in all_runs:
+        for outcome, reason in runs:
+            if outcome != "passed" and reason:
+                return reason[:140]
+    return ""
+
+
+def difference_table(phases, sets):
+    rows = []
+    for which in sets:
+        for name in differences(phases, which):
+            runs = [phases.get(f"{which}-{build}", {}).get(name, []) for build in BUILDS]
+            rows.append([which, f"`{name.removeprefix('unit/')}`", *map(cell, runs), why(reversed(runs))])
+    if not rows:
+        return "No test differs."
+    return markdown(["models", "test", *BUILDS.values(), "first line of the failure"], rows)
+
+
+def report(phases, sets, about):
+    n_lost = sum(len(lost(phases, which)) for which in sets)
+    head = [f"Commit {about['commit']}, package {about['package']}; {about['hardware']}; made with `{about['command']}`.", ""]
+    verdict = "Every test that passes on the pristine build passes on ours, without and with a policy." if n_lost == 0 else \
+        f"{n_lost} that pass on the pristine build do not pass on ours."
+    return "\n".join([*head, count_table(phases, sets), "", verdict, "", difference_table(phases, sets)])
+
+
+def put_between_marks(text, table):
+    """The document with the table between its marks; ValueError if it has not exactly one pair of them."""
+    begin, end = MARKS
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"expected one {begin} before one {end}")
+    return text[:text.index(begin)] + begin + "\n" + table + "\n" + text[text.index(end):]
