@@ -42,6 +42,7 @@ class Config:
     n_shared: int = 2       # gemma4: last layers that use the cache of an earlier one
     k_is_v: bool = False    # gemma4: the full-attention layers have no V projection, V is K before norm and RoPE
     n_nextn: int = 0        # qwen3next, qwen35: MTP layers after the trunk
+    only_text: bool = False # qwen2: its output has a bias, so that it writes nothing but ASCII and never ends by itself
     dtype: str = "f32"      # of the matrices: f32 or f16
     name: str = "tiny"
 
@@ -219,6 +220,8 @@ def _write_llama(w: _Writer, n_vocab: int) -> None:
     w.u32("vocab_size", n_vocab)
     w.u32("rope.dimension_count", c.head_dim)
     w.matrix("output.weight", c.n_embd, n_vocab)
+    if c.only_text:
+        w.vector("output.bias", np.where(np.array(_vocab()[2]) == int(gguf.TokenType.NORMAL), 0.0, -100.0))
     for il in range(c.n_layer):
         w.norm(f"blk.{il}.attn_norm.weight", c.n_embd)
         _write_qkvo(w, il, norms=w.arch in ("qwen3", "qwen3moe"), biases=w.arch == "qwen2")
