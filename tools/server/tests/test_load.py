@@ -21,13 +21,14 @@ pytestmark = pytest.mark.server
 
 N_CLIENTS = 8
 N_SLOTS = 4
+N_REAL = 50  # requests of each client to the real model: an hour on one thread
 TIMEOUT = 600  # of one request that waits for others
 
 
 class Load:
     """The requests of every client: most go on with the client's own text, longer or shorter than before; some are about something else."""
 
-    def __init__(self, n_requests, shortest, longest, n_predict, vocabulary):
+    def __init__(self, n_requests, shortest, longest, n_predict, vocabulary, skew=2):
         self.n_predict = n_predict
         self.clients = []
         for client in range(N_CLIENTS):
@@ -35,7 +36,7 @@ class Load:
             lengths = words(client + 1, n_requests)
             prompts = []
             for i, number in enumerate(lengths):
-                n = shortest + int((longest - shortest) * ((number - 4) / 249)**2)  # more short ones than long ones
+                n = shortest + int((longest - shortest) * ((number - 4) / 249)**skew)  # more short ones than long ones
                 prompts.append(vocabulary(10000 + 100 * client + i, n) if i % 3 == 2 else text[:n])
             prompts[0] = text  # buffers are touched to their end by the largest: that comes first
             self.clients.append(prompts)
@@ -135,4 +136,4 @@ def test_eight_clients_at_four_slots(tmp_path, capsys, unified):
 def test_eight_clients_at_four_slots_of_the_real_model(model, tmp_path, capsys):
     def text(seed, n):
         return [1000 + word for word in words(seed, n)]
-    check(model, SHIPPED_POLICY, Load(50, 64, 1500, 8, text), tmp_path, capsys, "--kv-unified", ctx=8192)
+    check(model, SHIPPED_POLICY, Load(N_REAL, 64, 1500, 8, text, skew=4), tmp_path, capsys, "--kv-unified", ctx=8192)

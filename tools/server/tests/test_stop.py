@@ -129,9 +129,11 @@ def test_while_a_slot_is_saved(bulky, tmp_path, capsys, plain):
         thread = in_background(lambda: save(server))
         deadline = time.monotonic() + 10
         # begun when a file appears, or the one that is there changes
-        while thread.is_alive() and time.monotonic() < deadline:
-            if {entry.name for entry in folder.iterdir()} != before or (folder / "slot.bin").stat().st_size != len(old):
-                break
+        begun = False
+        while thread.is_alive() and not begun:
+            assert time.monotonic() < deadline
+            begun = {entry.name for entry in folder.iterdir()} != before or (folder / "slot.bin").stat().st_size != len(old)
+        assert begun, "saved before the signal"
         assert end(server, signal.SIGTERM, capsys) == 0
     assert [entry.name for entry in folder.iterdir()] == ["slot.bin"]
 
