@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 BUILDS = {"pristine": "pristine package", "plain": "ours, no policy", "policy": "ours, with a policy"}
+EXACT = {"exact": "ours, no policy, `GGML_HWKV_FATTN=0`"}  # the pristine build's bits; only tests that differ run on it
 OUTCOMES = ("passed", "failed", "error", "skipped")
 MARKS = ("<!-- server-suite: begin -->", "<!-- server-suite: end -->")
 
@@ -86,11 +87,11 @@ def difference_table(phases, sets):
     rows = []
     for which in sets:
         for name in differences(phases, which):
-            runs = [phases.get(f"{which}-{build}", {}).get(name, []) for build in BUILDS]
+            runs = [phases.get(f"{which}-{build}", {}).get(name, []) for build in BUILDS | EXACT]
             rows.append([which, f"`{name.removeprefix('unit/')}`", *map(cell, runs), why(reversed(runs))])
     if not rows:
         return "No test differs."
-    return markdown(["models", "test", *BUILDS.values(), "first line of the failure"], rows)
+    return markdown(["models", "test", *BUILDS.values(), *EXACT.values(), "first line of the failure"], rows)
 
 
 def report(phases, sets, about):
