@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import local, run_locomo, run_longmemeval, run_needle, run_ruler
+from . import local, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler
 from .client import Endpoint
 from .core import Failure, positive, say
 from .report import ROOT
@@ -55,6 +55,8 @@ def read_options(arguments):
         module.add_options(commands.add_parser(name, help=text, description=text, parents=[common_options()]))
     text = "RULER-style tasks and needle likelihood of a model file: full cache and points of a policy"
     local.add_options(commands.add_parser("local", help=text, description=text))
+    text = "points of a policy against other caches of the same bytes: KL divergence and needle likelihood"
+    run_rivals.add_options(commands.add_parser("rivals", help=text, description=text))
     options = parser.parse_args(arguments)
     options.out = options.out or ROOT / "build" / "eval" / "-".join(filter(None, [options.benchmark, getattr(options, "name", "")]))
     return options
@@ -71,6 +73,8 @@ def main(arguments=None):
     try:
         if options.benchmark == "local":
             return local.run(options, main)
+        if options.benchmark == "rivals":
+            return 1 if run_rivals.run(options) else 0
         return 1 if asyncio.run(measure(options)) else 0
     except Failure as failure:
         say(f"error: {failure}")

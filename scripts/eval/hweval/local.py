@@ -3,13 +3,7 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from . import report
@@ -17,9 +11,7 @@ from .core import Failure, lengths, positive, say, write_whole
 from .report import ROOT
 from .ruler import N_PREDICT, TASKS
 from .run_needle import depths
-
-START_SECONDS = 600
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+from .server import base_arguments, policy_arguments, start
 
 
 def add_options(parser):
@@ -56,57 +48,15 @@ def choose_points(options):
     return options.points or [selected, *others[:1]]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def is_ready(url):
-    try:
-        with OPENER.open(url + "/health", timeout=2) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-@contextlib.contextmanager
 def running(options, name, point):
-    """URL of a server that ends with this block, and with this process even when that is killed."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = [options.server, "-m", options.model_file, "-a", options.model_file.stem, "--host", "127.0.0.1", "--port", str(port), "--offline",
-               "-c", str(max(options.lengths) + 64), "-np", "1", "-t", str(options.threads)]
-    if point is not None:
-        command += ["--kv-policy", options.policy, "--kv-policy-point", point]
-    if shutil.which("setpriv"):
-        command = ["setpriv", "--pdeathsig", "TERM", *command]
-    log_path = options.out / f"server-{name}.log"
-    with open(log_path, "wb") as log:
-        # a session of its own: Ctrl-C is for us
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        start = time.monotonic()
-        say(f"starting llama-server: {name}")
-        while not is_ready(url):
-            if server.poll() is not None or time.monotonic() - start > START_SECONDS:
-                raise Failure(f"llama-server ({name}) did not start, see {log_path}")
-            time.sleep(0.1)
-        yield url
-    finally:
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+    """A server for this block; its context has room for the longest sample."""
+    arguments = base_arguments(options.model_file, max(options.lengths) + 64, options.threads)
+    return start(options.server, arguments + policy_arguments(options.policy if point else None, point), options.out / f"server-{name}.log", name)
 
 
-def say_estimate(options, url, n_servers):
+def say_estimate(options, server, n_servers):
     """From the speed of one short request; long prompts are slower for each token, so it is a lower bound."""
-    body = json.dumps({"prompt": "The sky is blue. " * 50, "n_predict": 32, "ignore_eos": True, "cache_prompt": False}).encode()
-    with OPENER.open(urllib.request.Request(url + "/completion", body, {"Content-Type": "application/json"}), timeout=600) as answer:
-        speed = json.load(answer)["timings"]
+    speed = server.ask("/completion", {"prompt": "The sky is blue. " * 50, "n_predict": 32, "ignore_eos": True, "cache_prompt": False})["timings"]
     samples = n_servers * len(options.tasks.split(",")) * options.examples
     needles = n_servers * len(options.depths) * options.examples
     seconds = sum((samples + needles) * length / speed["prompt_per_second"] + samples * N_PREDICT / speed["predicted_per_second"]
@@ -144,8 +94,9 @@ def run(options, hweval):
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     codes = []
     with contextlib.ExitStack() as stack:
-        urls = {name: stack.enter_context(running(options, name, None if name == "full" else name)) for name in ["full", *points]}
-        say_estimate(options, urls["full"], len(urls))
+        servers = {name: stack.enter_context(running(options, name, None if name == "full" else name)) for name in ["full", *points]}
+        say_estimate(options, servers["full"], len(servers))
+        urls = {name: server.url for name, server in servers.items()}
         common = ["--lengths", ",".join(map(str, options.lengths)), "--examples", str(options.examples), "--seed", str(options.seed),
                   "--data", str(options.data)]
         jobs = {f"ruler-{name}": ["ruler", "--base-url", url, "--tasks", options.tasks, "--name", name] for name, url in urls.items()}

@@ -1,10 +1,12 @@
 """Results as results.md, results.json and PNG plots."""
 
+import hashlib
 import io
 import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +16,39 @@ from .core import say, write_whole
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def provenance():
+def provenance(program="hweval"):
     """Where the figures come from."""
     done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
     return {"commit": done.stdout.strip() or None, "machine": platform.machine(), "cpus": os.cpu_count(),
-            "command": shlex.join(["hweval", *sys.argv[1:]])}
+            "command": shlex.join([program, *sys.argv[1:]])}
+
+
+def machine():
+    """Processor, memory and GPUs, as far as the system tells."""
+    def first(path, key):
+        try:
+            return next(line.partition(":")[2].strip() for line in Path(path).read_text().splitlines() if line.startswith(key))
+        except (OSError, StopIteration):
+            return None
+
+    memory = first("/proc/meminfo", "MemTotal")
+    gpus = []
+    if shutil.which("nvidia-smi"):
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+        gpus = done.stdout.splitlines() if done.returncode == 0 else []
+    return {"cpu": first("/proc/cpuinfo", "model name") or platform.machine(), "n_cpus": os.cpu_count(),
+            "memory_gib": round(int(memory.split()[0]) / 2**20, 1) if memory else None, "gpus": gpus, "system": f"{platform.system()} {platform.release()}"}
+
+
+def file_hash(path):
+    """sha256 of a file, None for no file."""
+    if path is None:
+        return None
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def table(head, rows):
