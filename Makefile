@@ -10,7 +10,7 @@ help:
 	@echo "make test-slow   the slow ones too"
 	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); DATA=folder  THREADS=N"
 	@echo "make bench       speed against the unpatched llama.cpp (30 minutes on a quiet machine); ARGS='--time-limit 60 --resume'"
-	@echo "make eval        quality of the default model, full cache and policy (docs/evaluation.md); ARGS='local --help'"
+	@echo "make eval        measure the default model into docs/results.md (at most 2 hours; Ctrl-C and go on); ARGS='--skip ruler'"
 	@echo "make build       build all programs into build/bin"
 	@echo "make clean       remove build*/ and .venv (downloads stay in the per-user cache)"
 
@@ -35,7 +35,7 @@ bench:
 	@scripts/setup packages && scripts/setup build cpu bench-programs && exec scripts/bench/speed.py $(ARGS)
 
 eval:
-	@scripts/setup packages && scripts/setup build cpu llama-server && scripts/setup venv && exec scripts/eval/run $(ARGS)
+	@scripts/setup packages && scripts/setup build cpu llama-server llama-kv-policy llama-kv-verify llama-perplexity && scripts/setup venv && exec scripts/eval/run $(ARGS)
 
 clean:
 	rm -rf build build-asan build-cuda .venv

@@ -139,7 +139,7 @@ def run(options):
     store = Store(options.out / "results.jsonl", {
         "benchmark": "capacity", "version": 1, "model": options.model.name, "model_bytes": options.model.stat().st_size,
         "policy": report.file_hash(options.policy), "server": report.file_hash(options.server), "limit_mib": options.limit, "gpu": gpu,
-        "threads": options.threads, "server_args": options.server_args})
+        "threads": options.threads, "server_args": options.server_args}, wait=15)
     try:
         found = []
         prompt = read_prompt(options, options.max)

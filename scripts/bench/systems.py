@@ -146,7 +146,7 @@ def run(options):
     gpu = has_gpu()
     methods = methods_of(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    store = Store(options.out / "results.jsonl", setting(options, gpu))
+    store = Store(options.out / "results.jsonl", setting(options, gpu), wait=15)
     try:
         jobs = plan(options.contexts, methods, options.repetitions)
         todo = [job for job in jobs if not store.has(key_of(*job))]

@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from server_process import ROOT, ServerProcess
+from server_process import ROOT, ServerProcess, need
 
 sys.path.append(str(ROOT / "scripts" / "eval"))
 
@@ -48,7 +48,20 @@ def test_ruler_example(server, tmp_path, monkeypatch):
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is missing: the essays and word lists are not part of the repository")
     monkeypatch.setattr(report, "heat_maps", lambda *_: b"")
-    assert cli.main(["ruler", "--base-url", server.url, "--data", str(SHARED), "--out", str(tmp_path), "--lengths", "320", "--examples", "1",
-                     "--tasks", "niah_single_1"]) == 0
-    record = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[1])
-    assert 270 < record["tokens"] <= 320 and record["text"] and record["score"] in (0, 1)
+    assert cli.main(["ruler", "--base-url", server.url, "--data", str(SHARED), "--out", str(tmp_path), "--lengths", "512", "--examples", "1",
+                     "--tasks", "niah_single_2,niah_multiquery"]) == 0
+    records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()[1:]]
+    assert [len(record["answers"]) for record in records] == [1, 4]
+    assert all(470 < record["tokens"] <= 512 and record["text"] and record["score"] in (0, 0.25, 0.5, 0.75, 1) for record in records)
+
+
+def test_dialogue_with_tools(tmp_path, model, capsys):
+    # the model's own template knows no tools
+    template = need(ROOT / "build" / "llama.cpp" / "models" / "templates" / "meta-llama-Llama-3.1-8B-Instruct.jinja", "run make build")
+    with ServerProcess(model, tmp_path / "server.log", "--jinja", "--chat-template-file", str(template), ctx=1024) as server:
+        assert cli.main(["toolcall", "--base-url", server.url, "--out", str(tmp_path), "--max-tokens", "64"]) == 0
+    steps = capsys.readouterr().out.splitlines()
+    assert len(steps) == 2 and steps[0].startswith("ok: the model calls get_reservation(") and steps[1].startswith("ok: the model answers")
+    messages = json.loads((tmp_path / "results.json").read_text())["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert messages[3]["tool_call_id"] == messages[2]["tool_calls"][0]["id"]

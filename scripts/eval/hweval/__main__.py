@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import local, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler
+from . import local, run_all, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler, run_toolcall
 from .client import Endpoint
 from .core import Failure, positive, say
 from .report import ROOT
@@ -20,6 +20,7 @@ BENCHMARKS = {
     "locomo": (run_locomo, "LoCoMo, questions of categories 1 to 4"),
     "longmemeval": (run_longmemeval, "LongMemEval-S from a file"),
     "needle": (run_needle, "log-probability of the right value by length and depth, one server or several compared"),
+    "toolcall": (run_toolcall, "one dialogue with tool calls: does the endpoint speak the protocol of agent benchmarks?"),
 }
 
 
@@ -55,6 +56,8 @@ def read_options(arguments):
         module.add_options(commands.add_parser(name, help=text, description=text, parents=[common_options()]))
     text = "RULER-style tasks and needle likelihood of a model file: full cache and points of a policy"
     local.add_options(commands.add_parser("local", help=text, description=text))
+    text = "everything that is measured of a model file and its policy, in a limited time, into one page"
+    run_all.add_options(commands.add_parser("all", help=text, description=text))
     text = "points of a policy against other caches of the same bytes: KL divergence and needle likelihood"
     run_rivals.add_options(commands.add_parser("rivals", help=text, description=text))
     options = parser.parse_args(arguments)
@@ -73,6 +76,8 @@ def main(arguments=None):
     try:
         if options.benchmark == "local":
             return local.run(options, main)
+        if options.benchmark == "all":
+            return run_all.run(options)
         if options.benchmark == "rivals":
             return 1 if run_rivals.run(options) else 0
         return 1 if asyncio.run(measure(options)) else 0

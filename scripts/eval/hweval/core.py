@@ -81,7 +81,8 @@ class Store:
     so that answers of two models or policies never meet in one table.
     """
 
-    def __init__(self, path, config):
+    def __init__(self, path, config, wait=0):
+        """`wait`: seconds for another run that is just ending."""
         self.path = Path(path)
         self.records = {}
         config = json.loads(json.dumps(config))
@@ -90,16 +91,22 @@ class Store:
             self.file = open(self.path, "a+b")
         except OSError as error:
             raise Failure(f"cannot write {self.path}: {error.strerror}") from None
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.file.close()
-            raise Failure(f"{self.path} is in use by another run") from None
+        self.lock(time.monotonic() + wait)
         try:
             self.load(config)
         except Failure:
             self.file.close()
             raise
+
+    def lock(self, deadline):
+        while True:
+            try:
+                return fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() >= deadline:
+                    self.file.close()
+                    raise Failure(f"{self.path} is in use by another run") from None
+            time.sleep(0.2)
 
     def load(self, config):
         self.file.seek(0)

@@ -20,7 +20,7 @@ def provenance(program="hweval"):
     """Where the figures come from."""
     done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
     return {"commit": done.stdout.strip() or None, "machine": platform.machine(), "cpus": os.cpu_count(),
-            "command": shlex.join([program, *sys.argv[1:]])}
+            "command": os.environ.get("HWEVAL_COMMAND") or shlex.join([program, *sys.argv[1:]])}
 
 
 def machine():

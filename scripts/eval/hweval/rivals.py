@@ -200,6 +200,7 @@ class Maker:
 
     def all(self, targets):
         """The full cache first, then ours, then the others; `targets` are names of points."""
+        self.left_out = []
         ours = self.ours()
         configs = [self.plain_cache("f16"), *ours, self.plain_cache("q8_0"), self.plain_cache("q4_0")]
         for target in ours:

@@ -18,7 +18,7 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Ended(Failure):
-    """The server is gone; `log` is what it wrote, `code` of the process in `exit_code`."""
+    """The server is gone; with what it wrote and the exit code of its process."""
 
     def __init__(self, text, log, exit_code):
         super().__init__(text)
@@ -36,6 +36,11 @@ def check_program(path):
         raise Failure(f"there is no file {path}; make build makes the programs")
 
 
+def ending_with_us(command):
+    """The command as one that ends when this process does, even when that is killed."""
+    return (["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []) + list(map(str, command))
+
+
 class Server:
     """Runs while its block does, and ends with this process even when that is killed.
 
@@ -46,11 +51,11 @@ class Server:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.name, self.limit, self.log_path = name, limit, Path(log_path)
-        self.command = list(map(str, [program, *arguments, "--host", "127.0.0.1", "--port", port, "--offline"]))
+        self.command = [program, *arguments, "--host", "127.0.0.1", "--port", port, "--offline"]
         self.process = None
 
     def __enter__(self):
-        command = (["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []) + self.command
+        command = ending_with_us(self.command)
         env = dict(os.environ, GGML_NO_BACKTRACE="1")  # a debugger that starts with a crash takes long and needs memory itself
         bound = None
         if self.limit is not None:
@@ -130,7 +135,8 @@ class Server:
 
 
 def base_arguments(model, n_ctx, threads):
-    return ["-m", model, "-a", Path(model).stem, "-c", n_ctx, "-np", 1, "-t", threads]
+    """One slot, and no copies of earlier prompts in memory: a prompt shares only what it has in common with the last one."""
+    return ["-m", model, "-a", Path(model).stem, "-c", n_ctx, "-np", 1, "-t", threads, "--cache-ram", 0]
 
 
 def policy_arguments(policy, point):

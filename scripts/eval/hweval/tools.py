@@ -6,7 +6,11 @@ import re
 import subprocess
 
 from .core import Failure
-from .server import check_program
+from .server import check_program, ending_with_us
+
+# llama-perplexity writes from a thread and does not wait for it at its end: at times, on a busy machine, the last lines are missing
+LAST_LINE = "Same top p:"
+TRIES = 8
 
 # of llama-perplexity's last words: name, pattern
 KL_FIGURES = {
@@ -21,7 +25,7 @@ KL_FIGURES = {
 def run(program, *arguments):
     """stdout of a program that ended well."""
     check_program(program)
-    done = subprocess.run(list(map(str, [program, *arguments])), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(ending_with_us([program, *arguments]), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         last = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["it said nothing"]
         raise Failure(f"{program.name} ended with code {done.returncode}: {last[0].strip()[:300]}")
@@ -65,5 +69,8 @@ def store_logits(programs, model, text, n_ctx, threads, out):
 
 def compare_logits(programs, model, base, n_ctx, threads, arguments):
     """KL divergence and so on of a cache from what store_logits() has kept."""
-    return read_figures(run(programs / "llama-perplexity", *perplexity_arguments(model, n_ctx, threads), "--kl-divergence",
-                            "--kl-divergence-base", base, *arguments))
+    command = [*perplexity_arguments(model, n_ctx, threads), "--kl-divergence", "--kl-divergence-base", base, *arguments]
+    for attempt in range(1, TRIES + 1):
+        text = run(programs / "llama-perplexity", *command)
+        if LAST_LINE in text or attempt == TRIES:
+            return read_figures(text)

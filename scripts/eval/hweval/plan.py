@@ -1,0 +1,149 @@
+"""How long everything takes on this machine, and what is left out when that is too long."""
+
+from dataclasses import asdict, dataclass, field
+
+from .core import Failure, say
+from .ruler import N_PREDICT, TASKS
+
+STAGES = ("systems", "capacity", "verify", "rivals", "needle", "ruler")
+MARGIN = 0.95  # of the limit that estimates may fill
+
+
+@dataclass
+class Speed:
+    """Of one cache: seconds for n tokens of a prompt are a n + b n^2, for a token at depth n they are c + d n."""
+    a: float
+    b: float
+    c: float
+    d: float
+
+    @classmethod
+    def fit(cls, short, long):
+        """From two measurements (prompt tokens, its seconds, seconds for a token after it)."""
+        (n1, t1, g1), (n2, t2, g2) = short, long
+        b = max(0.0, (t2 / n2 - t1 / n1) / (n2 - n1))
+        d = max(0.0, (g2 - g1) / (n2 - n1))
+        return cls(max(t2 / n2 - b * n2, 1e-9), b, max(g2 - d * n2, 1e-9), d)
+
+    def prefill(self, n):
+        return self.a * n + self.b * n * n
+
+    def decode(self, n_tokens, depth):
+        return n_tokens * (self.c + self.d * depth)
+
+
+@dataclass
+class Plan:
+    """What is measured. Names of points are in the order of their bytes, largest first."""
+    points: list             # the two that RULER and all lengths of the needles go by
+    all_points: list
+    lengths: list
+    depths: list
+    context: int             # of the comparison at equal bytes
+    chunks: int
+    ruler_examples: int
+    needle_examples: int     # for each length and depth
+    rival_examples: int      # for each depth
+    kl_targets: list
+    needle_targets: list
+    verify_context: int
+    verify_chunks: int
+    systems_contexts: list
+    repetitions: int
+    skipped: list = field(default_factory=list)
+    dropped: list = field(default_factory=list)
+
+    def n_rivals(self, targets):
+        """Caches beside the full one: our points, two quantised, five for each target."""
+        return len(self.all_points) + 2 + 5 * len(targets)
+
+
+def estimate(plan, full, policy):
+    """Seconds of every stage. Reused prefixes and answers that end early make RULER shorter than this."""
+    seconds = dict.fromkeys(STAGES, 0.0)
+    for speed, n in ((full, 1), (policy, len(plan.points))):
+        for length in plan.lengths:
+            prompt = speed.prefill(length)
+            seconds["ruler"] += n * len(TASKS) * plan.ruler_examples * (prompt + speed.decode(N_PREDICT, length))
+            seconds["needle"] += n * len(plan.depths) * plan.needle_examples * prompt
+        for n_ctx in plan.systems_contexts:
+            seconds["systems"] += min(n, 1) * plan.repetitions * (speed.prefill(n_ctx) + speed.decode(N_PREDICT, n_ctx) + 2)
+        seconds["capacity"] += min(n, 1) * 12 * speed.prefill(2 * plan.context)
+    others = plan.n_rivals(plan.needle_targets) - len(plan.points)
+    seconds["needle"] += others * (len(plan.depths) * plan.rival_examples * policy.prefill(plan.context) + 3)
+    seconds["rivals"] = plan.chunks * (2 * (1.3 * full.prefill(plan.context) + 2) + plan.n_rivals(plan.kl_targets) * (1.3 * policy.prefill(plan.context) + 2))
+    seconds["verify"] = plan.verify_chunks * (full.prefill(plan.verify_context) + len(plan.all_points) * policy.prefill(plan.verify_context)) * 1.1
+    return {stage: 0.0 if stage in plan.skipped else value for stage, value in seconds.items()}
+
+
+def reductions(plan):
+    """What can be left out, the least missed first: (stage, text, what changes)."""
+    both = " and ".join(plan.points)
+    return [
+        ("needle", f"needle likelihood of rivals at {both} only, not at all {len(plan.all_points)} points", {"needle_targets": plan.points}),
+        ("rivals", f"KL of rivals at {both} only, not at all {len(plan.all_points)} points", {"kl_targets": plan.points}),
+        ("needle", "needle likelihood with 5 examples for each length and depth", {"needle_examples": 5}),
+        ("verify", "llama-kv-verify on 2 chunks", {"verify_chunks": 2}),
+        ("systems", "the systems table without its middle contexts", {"systems_contexts": [plan.systems_contexts[0], plan.systems_contexts[-1]]}),
+        ("needle", "needle likelihood with 3 examples for each length and depth", {"needle_examples": 3}),
+        ("systems", "the systems table at its largest context only", {"systems_contexts": plan.systems_contexts[-1:]}),
+        ("ruler", "RULER-style tasks with 7 examples a cell", {"ruler_examples": 7}),
+        ("rivals", f"rivals at {plan.points[-1]} only", {"kl_targets": plan.points[-1:], "needle_targets": plan.points[-1:]}),
+        ("ruler", "RULER-style tasks with 5 examples a cell", {"ruler_examples": 5}),
+        ("capacity", "the capacity probe", {"skipped": [*plan.skipped, "capacity"]}),
+        ("ruler", "RULER-style tasks with 3 examples a cell", {"ruler_examples": 3}),
+    ]
+
+
+def is_smaller(plan, change):
+    """Whether it leaves out anything that is not left out yet."""
+    for key, value in change.items():
+        now = getattr(plan, key)
+        if key == "skipped":
+            if set(value) - set(now):
+                return True
+        elif (value < now) if isinstance(value, int) else (len(value) < len(now)):
+            return True
+    return False
+
+
+def shrink(plan, limit, cost, started=()):
+    """Leaves out, in order, until cost(plan) seconds fit; stages that have begun stay as they are. Returns what was left out now."""
+    dropped = []
+    for _ in range(len(reductions(plan))):
+        if cost(plan) <= MARGIN * limit:
+            break
+        for stage, text, change in reductions(plan):
+            if stage not in started and stage not in plan.skipped and is_smaller(plan, change):
+                for key, value in change.items():
+                    setattr(plan, key, value)
+                dropped.append(text)
+                break
+        else:
+            break
+    plan.dropped += dropped
+    for text in dropped:
+        say(f"left out to stay within the limit: {text}")
+    if cost(plan) > limit:
+        say(f"warning: even so the estimate is {cost(plan) / 60:.0f} minutes, more than the limit of {limit / 60:.0f}")
+    return dropped
+
+
+def minutes(seconds):
+    return f"{seconds / 60:.1f} min" if seconds < 600 else f"{seconds / 60:.0f} min"
+
+
+def say_estimate(seconds, limit):
+    say(f"estimate: {minutes(sum(seconds.values()))} in all, limit {limit / 60:.0f} min: "
+        + ", ".join(f"{stage} {minutes(value)}" for stage, value in seconds.items() if value))
+
+
+def to_json(plan):
+    return asdict(plan)
+
+
+def from_json(data):
+    try:
+        return Plan(**data)
+    except TypeError as error:
+        raise Failure(f"plan.json is of another version ({error}); choose another --out") from None
