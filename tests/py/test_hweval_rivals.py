@@ -140,24 +140,31 @@ def test_speed_goes_through_both_measurements():
 def test_what_does_not_fit_is_left_out_and_named(capsys):
     made = some_plan()
     whole = seconds(made)
-    assert plan.shrink(made, 2 * whole, seconds) == [] and made.dropped == []
-    dropped = plan.shrink(made, whole * 0.9, seconds)
-    assert seconds(made) <= whole * 0.9 and dropped == made.dropped and len(dropped) >= 1
-    assert "needle likelihood of rivals at big and small only" in dropped[0] and made.needle_targets == ["big", "small"]
+    plan.replan(made, some_plan(), 2 * whole, seconds)
+    assert made == some_plan() and capsys.readouterr().err == ""
+    plan.replan(made, some_plan(), whole * 0.9, seconds)
+    assert seconds(made) <= whole * 0.9 and len(made.dropped) >= 1
+    stage, text = made.dropped[0]
+    assert stage == "needle" and "needle likelihood of rivals at big and small only" in text and made.needle_targets == ["big", "small"]
     assert made.ruler_examples == 10  # the last to go
-    assert all(f"left out to stay within the limit: {text}" in capsys.readouterr().err for text in dropped[:1])
+    assert capsys.readouterr().err.splitlines() == [f"left out to stay within the limit: {text}" for _, text in made.dropped]
+    # there is time after all
+    plan.replan(made, some_plan(), 2 * whole, seconds)
+    assert made == some_plan() and f"not left out after all: {text}" in capsys.readouterr().err
 
     least = some_plan()
-    plan.shrink(least, 1.0, seconds)
+    plan.replan(least, some_plan(), 1.0, seconds)
     assert least.ruler_examples == 3 and least.chunks == 8 and "capacity" in least.skipped
-    assert "even so the estimate is" in capsys.readouterr().err
+    assert "are left to do, more than the 0.0 min of the limit" in capsys.readouterr().err
 
 
 @pytest.mark.unit
 def test_stages_that_began_stay_as_they_are():
-    made = some_plan()
-    plan.shrink(made, 1.0, seconds, started=["rivals", "needle"])
-    assert (made.needle_examples, made.kl_targets, made.needle_targets) == (10, ["big", "mid", "small"], ["big", "mid", "small"])
+    made = some_plan(needle_examples=3, dropped=[["needle", "some"], ["ruler", "others"]], ruler_examples=5)
+    plan.replan(made, some_plan(), 1e9, seconds, began=["needle"])
+    assert (made.needle_examples, made.ruler_examples, made.dropped) == (3, 10, [["needle", "some"]])
+    plan.replan(made, some_plan(), 1.0, seconds, began=["rivals", "needle"])
+    assert (made.needle_examples, made.kl_targets, made.needle_targets) == (3, ["big", "mid", "small"], ["big", "mid", "small"])
     assert plan.from_json(json.loads(json.dumps(plan.to_json(made)))) == made
 
 

@@ -6,7 +6,11 @@ from .core import Failure, say
 from .ruler import N_PREDICT, TASKS
 
 STAGES = ("systems", "capacity", "verify", "rivals", "needle", "ruler")
+KEYS = {"systems": ["systems_contexts"], "capacity": ["skipped"], "verify": ["verify_chunks"], "rivals": ["kl_targets"],
+        "needle": ["needle_examples", "needle_targets"], "ruler": ["ruler_examples"]}  # of Plan
 MARGIN = 0.95  # of the limit that estimates may fill
+FRESH = {"full": 0.8, "policy": 0.9}  # share of RULER's prompts that the server has not just seen
+LOGITS = 1.3   # a pass of llama-perplexity by one of the server: it also computes and compares the logits of half the tokens
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Plan:
     systems_contexts: list
     repetitions: int
     skipped: list = field(default_factory=list)
-    dropped: list = field(default_factory=list)
+    dropped: list = field(default_factory=list)  # [stage, text]
 
     def n_rivals(self, targets):
         """Caches beside the full one: our points, two quantised, five for each target."""
@@ -59,39 +63,47 @@ class Plan:
 
 
 def estimate(plan, full, policy):
-    """Seconds of every stage. Reused prefixes and answers that end early make RULER shorter than this."""
+    """Seconds of every stage. Answers of RULER that end early make it shorter than this."""
     seconds = dict.fromkeys(STAGES, 0.0)
-    for speed, n in ((full, 1), (policy, len(plan.points))):
+    for speed, n, fresh in ((full, 1, FRESH["full"]), (policy, len(plan.points), FRESH["policy"])):
         for length in plan.lengths:
             prompt = speed.prefill(length)
-            seconds["ruler"] += n * len(TASKS) * plan.ruler_examples * (prompt + speed.decode(N_PREDICT, length))
+            seconds["ruler"] += n * len(TASKS) * plan.ruler_examples * (fresh * prompt + speed.decode(N_PREDICT, length))
             seconds["needle"] += n * len(plan.depths) * plan.needle_examples * prompt
         for n_ctx in plan.systems_contexts:
-            seconds["systems"] += min(n, 1) * plan.repetitions * (speed.prefill(n_ctx) + speed.decode(N_PREDICT, n_ctx) + 2)
-        seconds["capacity"] += min(n, 1) * 12 * speed.prefill(2 * plan.context)
+            seconds["systems"] += plan.repetitions * (speed.prefill(n_ctx) + speed.decode(N_PREDICT, n_ctx) + 2)
     others = plan.n_rivals(plan.needle_targets) - len(plan.points)
     seconds["needle"] += others * (len(plan.depths) * plan.rival_examples * policy.prefill(plan.context) + 3)
-    seconds["rivals"] = plan.chunks * (2 * (1.3 * full.prefill(plan.context) + 2) + plan.n_rivals(plan.kl_targets) * (1.3 * policy.prefill(plan.context) + 2))
+    seconds["rivals"] = plan.chunks * (2 * (LOGITS * full.prefill(plan.context) + 2)
+                                       + plan.n_rivals(plan.kl_targets) * (LOGITS * policy.prefill(plan.context) + 2))
     seconds["verify"] = plan.verify_chunks * (full.prefill(plan.verify_context) + len(plan.all_points) * policy.prefill(plan.verify_context)) * 1.1
+    seconds["capacity"] = 6 * full.prefill(plan.context) + 6 * policy.prefill(2 * plan.context) + 20
     return {stage: 0.0 if stage in plan.skipped else value for stage, value in seconds.items()}
 
 
 def reductions(plan):
     """What can be left out, the least missed first: (stage, text, what changes)."""
     both = " and ".join(plan.points)
+
+    def needle(n):
+        return "needle", f"needle likelihood with {n} examples for each length and depth", {"needle_examples": n}
+
+    def ruler(n):
+        return "ruler", f"RULER-style tasks with {n} examples a cell", {"ruler_examples": n}
+
     return [
         ("needle", f"needle likelihood of rivals at {both} only, not at all {len(plan.all_points)} points", {"needle_targets": plan.points}),
         ("rivals", f"KL of rivals at {both} only, not at all {len(plan.all_points)} points", {"kl_targets": plan.points}),
-        ("needle", "needle likelihood with 5 examples for each length and depth", {"needle_examples": 5}),
         ("verify", "llama-kv-verify on 2 chunks", {"verify_chunks": 2}),
+        needle(5), needle(3),
         ("systems", "the systems table without its middle contexts", {"systems_contexts": [plan.systems_contexts[0], plan.systems_contexts[-1]]}),
-        ("needle", "needle likelihood with 3 examples for each length and depth", {"needle_examples": 3}),
+        needle(2),
         ("systems", "the systems table at its largest context only", {"systems_contexts": plan.systems_contexts[-1:]}),
-        ("ruler", "RULER-style tasks with 7 examples a cell", {"ruler_examples": 7}),
+        ruler(8), ruler(7),
         ("rivals", f"rivals at {plan.points[-1]} only", {"kl_targets": plan.points[-1:], "needle_targets": plan.points[-1:]}),
-        ("ruler", "RULER-style tasks with 5 examples a cell", {"ruler_examples": 5}),
+        ruler(5),
         ("capacity", "the capacity probe", {"skipped": [*plan.skipped, "capacity"]}),
-        ("ruler", "RULER-style tasks with 3 examples a cell", {"ruler_examples": 3}),
+        ruler(3),
     ]
 
 
@@ -107,26 +119,38 @@ def is_smaller(plan, change):
     return False
 
 
-def shrink(plan, limit, cost, started=()):
-    """Leaves out, in order, until cost(plan) seconds fit; stages that have begun stay as they are. Returns what was left out now."""
-    dropped = []
+def shrink(plan, limit, cost, began=()):
+    """Leaves out, in order, until cost(plan) seconds fit; stages that have begun stay as they are."""
     for _ in range(len(reductions(plan))):
         if cost(plan) <= MARGIN * limit:
-            break
+            return
         for stage, text, change in reductions(plan):
-            if stage not in started and stage not in plan.skipped and is_smaller(plan, change):
+            if stage not in began and stage not in plan.skipped and is_smaller(plan, change):
                 for key, value in change.items():
                     setattr(plan, key, value)
-                dropped.append(text)
+                plan.dropped.append([stage, text])
                 break
         else:
-            break
-    plan.dropped += dropped
-    for text in dropped:
+            return
+
+
+def replan(plan, asked, limit, cost, began=()):
+    """Decides anew about all stages that have not begun: what was left out comes back if there is time after all."""
+    before = list(plan.dropped)
+    for stage, keys in KEYS.items():
+        if stage not in began:
+            for key in keys:
+                setattr(plan, key, list(value) if isinstance(value := getattr(asked, key), list) else value)
+    if "rivals" in began and "needle" not in began:
+        plan.needle_targets = list(plan.kl_targets)  # only caches that both know are compared
+    plan.dropped = [item for item in plan.dropped if item[0] in began]
+    shrink(plan, limit, cost, began)
+    for _, text in (item for item in plan.dropped if item not in before):
         say(f"left out to stay within the limit: {text}")
+    for _, text in (item for item in before if item not in plan.dropped):
+        say(f"not left out after all: {text}")
     if cost(plan) > limit:
-        say(f"warning: even so the estimate is {cost(plan) / 60:.0f} minutes, more than the limit of {limit / 60:.0f}")
-    return dropped
+        say(f"warning: about {minutes(cost(plan))} are left to do, more than the {minutes(max(limit, 0.0))} of the limit")
 
 
 def minutes(seconds):

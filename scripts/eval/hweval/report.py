@@ -16,10 +16,19 @@ from .core import say, write_whole
 ROOT = Path(__file__).resolve().parents[3]
 
 
+def commit():
+    """Of this tree, with -dirty where anything but the pages of results was changed; None outside of git."""
+    def git(*arguments):
+        return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True).stdout.strip()
+
+    found = git("describe", "--always")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results.md", ":!docs/results")
+    return (found + ("-dirty" if changed else "")) if found else None
+
+
 def provenance(program="hweval"):
     """Where the figures come from."""
-    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return {"commit": done.stdout.strip() or None, "machine": platform.machine(), "cpus": os.cpu_count(),
+    return {"commit": commit(), "machine": platform.machine(), "cpus": os.cpu_count(),
             "command": os.environ.get("HWEVAL_COMMAND") or shlex.join([program, *sys.argv[1:]])}
 
 

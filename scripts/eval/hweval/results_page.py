@@ -160,7 +160,7 @@ def head(state, plan):
         f"- time: {planning.minutes(sum(spent.values()) + state.get('speed_seconds', 0))} (estimate {planning.minutes(sum(state['estimate'].values()))}, "
         f"{planning.minutes(sum(state['estimate_whole'].values()))} with everything): "
         + ", ".join(f"{stage} {planning.minutes(seconds)}" for stage, seconds in spent.items() if seconds) + "\n"
-        + "".join(f"- left out to stay within the limit: {text}\n" for text in plan.dropped))
+        + "".join(f"- left out to stay within the limit: {text}\n" for _, text in plan.dropped))
 
 
 def write(options, state, plan):

@@ -25,6 +25,8 @@ from .run_needle import depths
 from .server import base_arguments, ending_with_us, policy_arguments, start
 
 BENCH = ROOT / "scripts" / "bench"
+# a policy's windows cannot go back in a prompt, but from checkpoints between batches: prompts of RULER share their beginning
+SHARING = ["-b", 512, "--checkpoint-min-step", 0]
 
 
 def stage_names(text):
@@ -45,7 +47,7 @@ def add_options(parser):
     parser.add_argument("--lengths", type=lengths, default=[512, 1024, 2048, 4096], help="of RULER and needles; default: 512,1024,2048,4096")
     parser.add_argument("--depths", type=depths, default=[0, 25, 50, 75, 100], help="of the needles; default: 0,25,50,75,100")
     parser.add_argument("--examples", type=positive, default=10, help="of RULER, for each task and length; default: 10")
-    parser.add_argument("--needle-examples", type=positive, default=10, help="for each length and depth; default: 10")
+    parser.add_argument("--needle-examples", type=positive, default=4, help="for each length and depth; default: 4")
     parser.add_argument("--rival-examples", type=positive, default=2, help="needles for each depth of a rival; default: 2")
     parser.add_argument("--chunks", type=positive, default=8, help="of text for the KL divergence of rivals; default: 8")
     parser.add_argument("--verify-chunks", type=positive, default=4, help="of the policy's own context, for llama-kv-verify; default: 4")
@@ -218,7 +220,7 @@ def run_ruler(options, plan, maker):
         folder = options.out / f"ruler-{name}"
         folder.mkdir(exist_ok=True)
         policy = [] if name == "full" else policy_arguments(options.policy, name)
-        with start(options.programs / "llama-server", base_arguments(options.model_file, max(plan.lengths), options.threads) + policy,
+        with start(options.programs / "llama-server", base_arguments(options.model_file, max(plan.lengths), options.threads) + SHARING + policy,
                    folder / "server.log", name) as server, contextlib.redirect_stdout(sys.stderr):
             codes.append(main(["ruler", "--base-url", server.url, "--name", name, "--lengths", ",".join(map(str, plan.lengths)), "--examples",
                                str(plan.ruler_examples), "--seed", str(options.seed), "--data", str(options.data), "--out", str(folder)]))
@@ -302,7 +304,7 @@ def run(options):
                                "policy": vars(measure_speed(options, policy_arguments(options.policy, point), point, state.plan.context))}
         state.data["estimate_whole"] = planning.estimate(state.plan, *state.speeds())
         planning.say_estimate(state.data["estimate_whole"], limit)
-        planning.shrink(state.plan, limit, state.remaining)
+        planning.replan(state.plan, new_plan(options, maker), limit, state.remaining)
         state.data["estimate"] = planning.estimate(state.plan, *state.speeds())
         if state.plan.dropped:
             planning.say_estimate(state.data["estimate"], limit)
@@ -312,7 +314,7 @@ def run(options):
         if stage in state.plan.skipped or stage in state.data["done"]:
             continue
         spent = sum(state.data["spent"].values())
-        planning.shrink(state.plan, limit - spent, state.remaining, state.data["began"])
+        planning.replan(state.plan, new_plan(options, maker), limit - spent, state.remaining, state.data["began"])
         say(f"{planning.minutes(spent)} so far, about {planning.minutes(state.remaining(state.plan))} left")
         run_stage(stage, options, state, maker)
         results_page.write(options, state.data, state.plan)

@@ -6,7 +6,6 @@ their log-probabilities from the logits before any sampling.
 
 import argparse
 import contextlib
-import math
 import re
 
 from . import report
@@ -15,6 +14,7 @@ from .core import ExampleError, Failure, Store, lengths, mean, positive, run_job
 from .haystack import NOISE, Haystack
 from .ruler import Maker
 from .run_ruler import check_context, flat_prompt
+from .stats import half_width
 
 TASK = "niah_single_2"
 FULL = "full"   # name of the first endpoint
@@ -115,21 +115,13 @@ async def measure(options, endpoints):
     return write(options, endpoints, [job for _, job in jobs], records)
 
 
-def interval(values):
-    """Half of the 95% interval of the mean; None for fewer than two."""
-    if len(values) < 2:
-        return None
-    middle = mean(values)
-    return 1.96 * math.sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1) / len(values))
-
-
 def summarise(records, names):
     good = [record for record in records if "error" not in record]
     result = {"n": len(good), "failed": len(records) - len(good)}
     for name in names:
         gaps = [record[name]["logprob"] - record[FULL]["logprob"] for record in good]
         result[name] = {"logprob": mean(record[name]["logprob"] for record in good), "greedy": mean(record[name]["greedy"] for record in good),
-                        **({"change": mean(gaps), "interval": interval(gaps)} if name != FULL else {})}
+                        **({"change": mean(gaps), "interval": half_width(gaps)} if name != FULL else {})}
     return result
 
 
@@ -150,7 +142,7 @@ def table_line(length, row, name):
     greedy = None if found["greedy"] is None else 100 * found["greedy"]
     change = report.number(found.get("change"), 3)
     if found.get("interval") is not None:
-        change += f" +- {found['interval']:.3f}"
+        change += f" ± {found['interval']:.3f}"
     return [length, name, row["n"], row["failed"], report.number(found["logprob"], 3), report.number(greedy, 1), change]
 
 
