@@ -15,7 +15,7 @@ from server_process import ROOT, need_program
 sys.path.append(str(ROOT / "scripts" / "eval"))
 
 from hweval import __main__ as cli
-from hweval import caches, plan, rivals, run_rivals, stats, tools
+from hweval import caches, plan, rivals, run_all, run_rivals, stats, tools
 from hweval.core import Failure
 
 LAYERS = [{"head_dim_k": 64, "head_dim_v": 64, "n_head_kv": 3}] * 4
@@ -271,6 +271,13 @@ def test_a_cache_that_cannot_be_served_counts_as_failed(tiny, data, tmp_path):
     assert [record["error"] for record in found["broken"].values()] == [f"llama-server (broken) did not start, see {tmp_path / 'server.log'}"] * 2
     found = caches.measure_kl(setup, [broken], "x", 1)
     assert "llama-perplexity ended with code 1" in found["broken"][0]["error"]
+
+
+@pytest.mark.unit
+def test_a_stage_with_failures_is_not_done():
+    run_all.check_complete([{"kl": 1}, {"kl": 2}])
+    with pytest.raises(Failure, match="2 of 3 failed, such as: too slow"):
+        run_all.check_complete([{"kl": 1}, {"error": "too slow"}, {"error": "gone"}])
 
 
 @pytest.mark.unit

@@ -25,8 +25,6 @@ from .run_needle import depths
 from .server import base_arguments, ending_with_us, policy_arguments, start
 
 BENCH = ROOT / "scripts" / "bench"
-# a policy's windows cannot go back in a prompt, but from checkpoints between batches: prompts of RULER share their beginning
-SHARING = ["-b", 512, "--checkpoint-min-step", 0]
 
 
 def stage_names(text):
@@ -123,6 +121,12 @@ class State:
                 raise Failure(f"{self.path} is of another run: {key} is {self.data.get(key)!r} there and {value!r} now; choose another --out")
         self.plan = planning.from_json(self.data["plan"])
 
+    def begin(self, stage):
+        """From now on its part of the plan stays as it is."""
+        if stage not in self.data["began"]:
+            self.data["began"].append(stage)
+        self.save()
+
     def save(self):
         self.data["plan"] = planning.to_json(self.plan)
         write_whole(self.path, json.dumps(self.data, indent=1) + "\n")
@@ -193,6 +197,13 @@ def run_verify(options, plan, maker):
     write_whole(setup.out / "results.json", json.dumps({"context": plan.verify_context, "records": records}, indent=1) + "\n")
 
 
+def check_complete(records):
+    """A stage with failures is not done: the page shows them, and the next run tries them again."""
+    failed = [record["error"] for record in records if "error" in record]
+    if failed:
+        raise Failure(f"{len(failed)} of {len(records)} failed, such as: {failed[0]}")
+
+
 def comparison(options, plan):
     return Setup(options.programs, options.model_file, plan.context, options.threads, options.data, options.seed, options.out / "rivals")
 
@@ -201,6 +212,7 @@ def run_rivals_kl(options, plan, maker):
     configs = maker.all(plan.kl_targets)
     kl = measure_kl(comparison(options, plan), configs, maker.hash, plan.chunks)
     write_whole(options.out / "rivals" / "kl.json", json.dumps({"configs": rivals.describe(configs), "left_out": maker.left_out, "kl": kl}, indent=1) + "\n")
+    check_complete([record for found in kl.values() for record in found])
 
 
 def run_needle(options, plan, maker):
@@ -211,6 +223,7 @@ def run_needle(options, plan, maker):
     found = measure_needles(comparison(options, plan), configs, maker.hash, lambda config: sorted({*few, *many}) if config.name in ("full", *plan.points) else few)
     records = {name: [{"length": job[0], "depth": job[1], "index": job[2], **record} for job, record in records.items()] for name, records in found.items()}
     write_whole(options.out / "rivals" / "needle.json", json.dumps({"configs": rivals.describe(configs), "needle": records}, indent=1) + "\n")
+    check_complete([record for found in records.values() for record in found])
 
 
 def run_ruler(options, plan, maker):
@@ -220,7 +233,7 @@ def run_ruler(options, plan, maker):
         folder = options.out / f"ruler-{name}"
         folder.mkdir(exist_ok=True)
         policy = [] if name == "full" else policy_arguments(options.policy, name)
-        with start(options.programs / "llama-server", base_arguments(options.model_file, max(plan.lengths), options.threads) + SHARING + policy,
+        with start(options.programs / "llama-server", base_arguments(options.model_file, max(plan.lengths), options.threads) + policy,
                    folder / "server.log", name) as server, contextlib.redirect_stdout(sys.stderr):
             codes.append(main(["ruler", "--base-url", server.url, "--name", name, "--lengths", ",".join(map(str, plan.lengths)), "--examples",
                                str(plan.ruler_examples), "--seed", str(options.seed), "--data", str(options.data), "--out", str(folder)]))
@@ -236,9 +249,7 @@ RUN = {"systems": run_systems, "capacity": run_capacity, "verify": run_verify, "
 def run_stage(stage, options, state, maker):
     """Runs a stage and counts its time, also where it fails or is interrupted. A failure is kept for the page; the others go on."""
     began = time.monotonic()
-    if stage not in state.data["began"]:
-        state.data["began"].append(stage)
-    state.save()
+    state.begin(stage)
     say(f"== {stage}")
     ticker = Ticker(state, stage)
     try:
@@ -311,10 +322,13 @@ def run(options):
         state.data["speed_seconds"] = round(time.monotonic() - began, 1)
         state.save()
     for stage in planning.STAGES:
-        if stage in state.plan.skipped or stage in state.data["done"]:
+        if stage in state.data["done"]:
             continue
         spent = sum(state.data["spent"].values())
         planning.replan(state.plan, new_plan(options, maker), limit - spent, state.remaining, state.data["began"])
+        if stage in state.plan.skipped:
+            state.begin(stage)  # its turn is over
+            continue
         say(f"{planning.minutes(spent)} so far, about {planning.minutes(state.remaining(state.plan))} left")
         run_stage(stage, options, state, maker)
         results_page.write(options, state.data, state.plan)
