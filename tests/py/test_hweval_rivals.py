@@ -116,7 +116,7 @@ def test_chunks_are_apart_and_short_texts_are_said(tmp_path):
 
 def some_plan(**changes):
     made = dict(points=["big", "small"], all_points=["big", "mid", "small"], lengths=[512, 4096], depths=[0, 50, 100], context=4096, chunks=8, ruler_examples=10,
-                needle_examples=10, rival_examples=2, kl_targets=["big", "mid", "small"], needle_targets=["big", "mid", "small"], verify_context=8192,
+                needle_examples=10, rival_depths=[0, 50, 100], rival_examples=4, kl_targets=["big", "mid", "small"], needle_targets=["big", "mid", "small"], verify_context=8192,
                 verify_chunks=4, systems_contexts=[2048, 4096, 8192], repetitions=3)
     return plan.Plan(**{**made, **changes})
 
@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_left_out_and_named(capsys):
 
     least = some_plan()
     plan.replan(least, some_plan(), 1.0, seconds)
-    assert least.ruler_examples == 3 and least.chunks == 8 and "capacity" in least.skipped
+    assert least.ruler_examples == 3 and least.chunks == 8 and least.rival_depths == [0, 50] and "capacity" in least.skipped
     assert "are left to do, more than the 0.0 min of the limit" in capsys.readouterr().err
 
 

@@ -7,9 +7,10 @@ from .ruler import N_PREDICT, TASKS
 
 STAGES = ("systems", "capacity", "verify", "rivals", "needle", "ruler")
 KEYS = {"systems": ["systems_contexts"], "capacity": ["skipped"], "verify": ["verify_chunks"], "rivals": ["kl_targets"],
-        "needle": ["needle_examples", "needle_targets"], "ruler": ["ruler_examples"]}  # of Plan
-MARGIN = 0.95  # of the limit that estimates may fill
+        "needle": ["needle_examples", "needle_targets", "rival_depths"], "ruler": ["ruler_examples"]}  # of Plan
+MARGIN = 0.98  # of the limit that estimates may fill
 FRESH = {"full": 0.8, "policy": 1.0}  # share of RULER's prompts that the server processes; windows can hardly go back
+LEAST = 8      # needles that caches are compared on
 LOGITS = 1.3   # a pass of llama-perplexity by one of the server: it also computes and compares the logits of half the tokens
 
 
@@ -47,7 +48,8 @@ class Plan:
     chunks: int
     ruler_examples: int
     needle_examples: int     # for each length and depth
-    rival_examples: int      # for each depth
+    rival_depths: list
+    rival_examples: int      # for each of these depths
     kl_targets: list
     needle_targets: list
     verify_context: int
@@ -73,7 +75,7 @@ def estimate(plan, full, policy):
         for n_ctx in plan.systems_contexts:
             seconds["systems"] += plan.repetitions * (speed.prefill(n_ctx) + speed.decode(N_PREDICT, n_ctx) + 2)
     others = plan.n_rivals(plan.needle_targets) - len(plan.points)
-    seconds["needle"] += others * (len(plan.depths) * plan.rival_examples * policy.prefill(plan.context) + 3)
+    seconds["needle"] += others * (len(plan.rival_depths) * plan.rival_examples * policy.prefill(plan.context) + 3)
     seconds["rivals"] = plan.chunks * (2 * (LOGITS * full.prefill(plan.context) + 2)
                                        + plan.n_rivals(plan.kl_targets) * (LOGITS * policy.prefill(plan.context) + 2))
     seconds["verify"] = plan.verify_chunks * (full.prefill(plan.verify_context) + len(plan.all_points) * policy.prefill(plan.verify_context)) * 1.1
@@ -91,15 +93,19 @@ def reductions(plan):
     def ruler(n):
         return "ruler", f"RULER-style tasks with {n} examples a cell", {"ruler_examples": n}
 
+    # where the needle comes last every cache still has it
+    short = plan.rival_depths[:-1]
+    enough = plan.rival_depths[-1:] == [100] and len(short) * plan.rival_examples >= LEAST
+    last_depth = [("needle", "needles of rivals at a depth of 100%", {"rival_depths": short})] if enough else []
     return [
         ("needle", f"needle likelihood of rivals at {both} only, not at all {len(plan.all_points)} points", {"needle_targets": plan.points}),
         ("rivals", f"KL of rivals at {both} only, not at all {len(plan.all_points)} points", {"kl_targets": plan.points}),
         ("verify", "llama-kv-verify on 2 chunks", {"verify_chunks": 2}),
         needle(5), needle(3),
         ("systems", "the systems table without its middle contexts", {"systems_contexts": [plan.systems_contexts[0], plan.systems_contexts[-1]]}),
-        needle(2),
+        needle(2), *last_depth,
         ("systems", "the systems table at its largest context only", {"systems_contexts": plan.systems_contexts[-1:]}),
-        ruler(8), ruler(7),
+        ruler(9), ruler(8), ruler(7),
         ("rivals", f"rivals at {plan.points[-1]} only", {"kl_targets": plan.points[-1:], "needle_targets": plan.points[-1:]}),
         ruler(5),
         ("capacity", "the capacity probe", {"skipped": [*plan.skipped, "capacity"]}),

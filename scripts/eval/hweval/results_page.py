@@ -50,7 +50,7 @@ def rivals_section(out, plan, pictures):
         return None
     configs = [Config(**entry) for entry in kl["configs"]]
     # rivals have the longest samples only, so all are compared on those
-    few = {(plan.context, depth, index) for depth in plan.depths for index in range(plan.rival_examples)}
+    few = {(plan.context, depth, index) for depth in plan.rival_depths for index in range(plan.rival_examples)}
     found = {config.name: {} for config in configs}
     for name, records in (needle["needle"] if needle else {}).items():
         if name in found:

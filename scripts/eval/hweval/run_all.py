@@ -52,7 +52,7 @@ def add_options(parser):
     parser.add_argument("--verify-context", type=positive, help="default: the policy's")
     parser.add_argument("--systems-contexts", type=lengths, default=[2048, 4096, 8192], help="default: 2048,4096,8192")
     parser.add_argument("--repetitions", type=positive, default=3, help="of the systems table and the capacity probe; default: 3")
-    parser.add_argument("--capacity-limit", type=positive, default=448, metavar="MIB", help="address space of the capacity probe; default: 448")
+    parser.add_argument("--capacity-limit", type=positive, default=384, metavar="MIB", help="address space of the capacity probe; default: 384")
     parser.add_argument("--capacity-max", type=positive, default=32768, metavar="N", help="largest context of the probe; default: 32768")
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
     parser.add_argument("--seed", type=int, default=42, help="default: 42")
@@ -87,7 +87,8 @@ def new_plan(options, maker):
             raise Failure(f"{options.policy} has no operating point '{name}', expected one of: {', '.join(names)}", code=3)
     return planning.Plan(
         points=points, all_points=names, lengths=options.lengths, depths=options.depths, context=max(options.lengths), chunks=options.chunks,
-        ruler_examples=options.examples, needle_examples=options.needle_examples, rival_examples=options.rival_examples, kl_targets=names,
+        ruler_examples=options.examples, needle_examples=options.needle_examples, rival_depths=options.depths,
+        rival_examples=options.rival_examples, kl_targets=names,
         needle_targets=names, verify_context=options.verify_context or maker.data["context"], verify_chunks=options.verify_chunks,
         systems_contexts=options.systems_contexts, repetitions=options.repetitions, skipped=list(options.skip))
 
@@ -219,7 +220,7 @@ def run_needle(options, plan, maker):
     """All lengths of the full cache and two points; of the others the longest only."""
     configs = maker.all(plan.needle_targets)
     many = [(length, depth, index) for length in plan.lengths for depth in plan.depths for index in range(plan.needle_examples)]
-    few = [(plan.context, depth, index) for depth in plan.depths for index in range(plan.rival_examples)]
+    few = [(plan.context, depth, index) for depth in plan.rival_depths for index in range(plan.rival_examples)]
     found = measure_needles(comparison(options, plan), configs, maker.hash, lambda config: sorted({*few, *many}) if config.name in ("full", *plan.points) else few)
     records = {name: [{"length": job[0], "depth": job[1], "index": job[2], **record} for job, record in records.items()] for name, records in found.items()}
     write_whole(options.out / "rivals" / "needle.json", json.dumps({"configs": rivals.describe(configs), "needle": records}, indent=1) + "\n")
