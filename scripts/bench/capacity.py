@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The capacity probe: the largest context on a grid of 1024 tokens that a memory limit admits, for the full cache and a policy.
 
-A context succeeds when a fresh llama-server starts, reads a prompt of C - 128 tokens and writes 128. The limit is --limit (address
-space of the server, RLIMIT_AS) or, on a machine with a GPU and without --limit, the GPU's memory. The search doubles, then bisects; the last
+A context succeeds when a fresh llama-server starts, reads a prompt of C - 128 tokens and writes 128. The limit is --resident (memory of the
+server; one that has more is killed), --limit (its address space, RLIMIT_AS, which counts what is reserved and never used too) or, on a
+machine with a GPU and with neither, the GPU's memory. The search doubles, then bisects; the last
 success and the first failure are repeated until each was seen three times. Failures that do not come from memory end the
 probe. After Ctrl-C or a kill the same command goes on.
 Exit code: 0 both ends found, 1 failed, 2 usage.
@@ -24,7 +25,9 @@ from hweval.core import Store, positive, say, write_whole
 def parse_args(arguments=None):
     parser = argparse.ArgumentParser(prog="capacity.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--limit", type=positive, metavar="MIB", help="address space of the server; default: none, the GPU's memory decides")
+    limits = parser.add_mutually_exclusive_group()
+    limits.add_argument("--resident", type=positive, metavar="MIB", help="resident memory of the server")
+    limits.add_argument("--limit", type=positive, metavar="MIB", help="address space of the server; default: none, the GPU's memory decides")
     parser.add_argument("--step", type=positive, default=1024, metavar="N", help="tokens of the grid; default: 1024")
     parser.add_argument("--first", type=positive, metavar="N", help="context to begin with; default: one step")
     parser.add_argument("--max", type=positive, default=262144, metavar="N", help="largest context to try; default: 262144")
@@ -97,7 +100,8 @@ class Probe:
 def attempt_with(options, method, prompt, gpu):
     def attempt(n_ctx):
         try:
-            measure(options, method, prompt, n_ctx, options.out / f"server-{method.name}.log", gpu, options.limit and options.limit * 2**20)
+            measure(options, method, prompt, n_ctx, options.out / f"server-{method.name}.log", gpu,
+                    options.limit and options.limit * 2**20, options.resident and options.resident * 2**20)
             return True, ""
         except OutOfMemory as reason:
             return False, str(reason)
@@ -110,7 +114,8 @@ def outcome_text(found, n_ctx):
 
 
 def markdown_of(data):
-    limit = f"address space of {data['limit_mib']} MiB" if data["limit_mib"] else "GPU memory"
+    limit = (f"{data['resident_mib']} MiB of resident memory" if data["resident_mib"] else
+             f"address space of {data['limit_mib']} MiB" if data["limit_mib"] else "GPU memory")
     full = next((found["largest"] for found in data["found"] if found["method"] == "full"), None)
     lines = [[found["method"], outcome_text(found, found["largest"]) if found["largest"] else "none",
               outcome_text(found, found["first_failure"]) if found["first_failure"] else f"none up to {data['max']}",
@@ -121,7 +126,7 @@ def markdown_of(data):
 
 def write(options, found, seconds):
     data = {"benchmark": "capacity", "model": options.model.name, "policy_sha256": report.file_hash(options.policy), "limit_mib": options.limit,
-            "step": options.step, "max": options.max, "repetitions": options.repetitions, "found": found, "seconds": round(seconds, 1),
+            "resident_mib": options.resident, "step": options.step, "max": options.max, "repetitions": options.repetitions, "found": found, "seconds": round(seconds, 1),
             "machine": report.machine(), "provenance": report.provenance("capacity.py")}
     markdown = f"# Capacity: {options.model.name}\n\n" + markdown_of(data) + f"\nCommit {data['provenance']['commit']}; `{data['provenance']['command']}`\n"
     write_whole(options.out / "results.json", json.dumps(data, indent=1) + "\n")
@@ -132,13 +137,14 @@ def write(options, found, seconds):
 def run(options):
     check_options(options)
     gpu = has_gpu()
-    if options.limit is None and not gpu:
-        raise Failure("found no GPU, expected --limit MIB for the address space of the server", code=2)
+    if options.limit is None and options.resident is None and not gpu:
+        raise Failure("found no GPU, expected --resident MIB or --limit MIB", code=2)
     options.out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     store = Store(options.out / "results.jsonl", {
         "benchmark": "capacity", "version": 1, "model": options.model.name, "model_bytes": options.model.stat().st_size,
-        "policy": report.file_hash(options.policy), "server": report.file_hash(options.server), "limit_mib": options.limit, "gpu": gpu,
+        "policy": report.file_hash(options.policy), "server": report.file_hash(options.server), "limit_mib": options.limit, "resident_mib": options.resident,
+        "gpu": gpu,
         "threads": options.threads, "server_args": options.server_args}, wait=15)
     try:
         found = []

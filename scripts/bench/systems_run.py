@@ -136,10 +136,10 @@ def ask_once(server, options, prompt, n_ctx):
     return timings
 
 
-def measure(options, method, prompt, n_ctx, log_path, gpu, limit=None):
+def measure(options, method, prompt, n_ctx, log_path, gpu, limit=None, resident=None):
     """One fresh server. OutOfMemory where it cannot have the memory, Failure for everything else that goes wrong."""
     check_prompt(prompt, n_ctx)
-    server = Server(options.server, server_arguments(options, method, n_ctx, gpu), log_path, f"{method.name}, {n_ctx}", limit)
+    server = Server(options.server, server_arguments(options, method, n_ctx, gpu), log_path, f"{method.name}, {n_ctx}", limit, resident)
     start = time.monotonic()
     try:
         with DevicePeak(gpu) as device, server:
@@ -147,7 +147,11 @@ def measure(options, method, prompt, n_ctx, log_path, gpu, limit=None):
             size = kv_bytes(server)
             timings = ask_once(server, options, prompt, n_ctx)
             peak = server.peak_rss()
+        if resident is not None and peak > resident:
+            raise OutOfMemory(over_text(peak))
     except Ended as ended:
+        if server.over is not None:
+            raise OutOfMemory(over_text(server.over)) from None
         if ended.exit_code == -9 or OUT_OF_MEMORY.search(ended.log):
             raise OutOfMemory(reason_of(ended.log) or f"ended with code {ended.exit_code}") from None
         raise
@@ -158,6 +162,10 @@ def measure(options, method, prompt, n_ctx, log_path, gpu, limit=None):
     return {"context": n_ctx, "method": method.name, "prompt_n": timings["prompt_n"], "prompt_ms": timings["prompt_ms"],
             "intervals": timings["predicted_n"] - 1, "decode_ms": timings["predicted_ms"], "peak_rss": peak, "peak_device": device.peak,
             "kv_bytes": size, "start_s": round(ready - start, 3)}
+
+
+def over_text(size):
+    return f"{size / 2**20:.1f} MiB resident"
 
 
 def reason_of(log):

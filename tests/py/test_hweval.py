@@ -311,25 +311,25 @@ def stop_after(stub, n_more, how, command):
 
 
 def test_a_stopped_run_goes_on(data, tmp_path, no_plots):
-    arguments = ("--lengths", "400", "--examples", "30", "--tasks", "niah_single_1")
+    arguments = ("--lengths", "400", "--examples", "120", "--tasks", "niah_single_1")
     path = tmp_path / "out" / "results.jsonl"
     with Stub(read_needles, delay=0.05) as stub:
         command = [sys.executable, "-m", "hweval", "ruler", "--base-url", stub.url, "--data", data, "--out", tmp_path / "out", *arguments]
         assert stop_after(stub, 5, signal.SIGKILL, command)[0] == -signal.SIGKILL
         kept = len(path.read_text().splitlines()) - 1
-        assert 4 <= kept < 20
+        assert 4 <= kept < 110
         with path.open("a") as file:
-            file.write('{"id":"niah_single_1/400/29","score":')
+            file.write('{"id":"niah_single_1/400/119","score":')
         code, errors = stop_after(stub, 5, signal.SIGINT, command)
         assert code == 130 and "dropped a half-written last line" in errors and "interrupted: what is done is in" in errors
         kept_more = len(path.read_text().splitlines()) - 1
-        assert kept + 4 <= kept_more < 30
+        assert kept + 4 <= kept_more < 120
         stub.delay = 0
         before = len(stub.prompts)
         assert run(stub, data, tmp_path / "out", *arguments) == 0
-        assert len(stub.prompts) - before == 30 - kept_more
+        assert len(stub.prompts) - before == 120 - kept_more
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["cells"]["all"]["all"] == {"score": 100.0, "n": 30, "failed": 0}
+    assert results["cells"]["all"]["all"] == {"score": 100.0, "n": 120, "failed": 0}
 
 
 #

@@ -146,7 +146,7 @@ def tiny(tmp_path_factory):
     tiny_gguf.make_model(folder / "tiny.gguf", "llama", seed=1)
     subprocess.run([need_program("llama-kv-policy"), "make", "streaming", "--window", "64", "-m", folder / "tiny.gguf", "-c", "4096", "-o",
                     folder / "policy.json"], check=True)
-    (folder / "text.txt").write_text("the cat sat on the mat and it was a fine day for cats. " * 200)
+    (folder / "text.txt").write_text("the cat sat on the mat and it was a fine day for cats. " * 800)
     return folder
 
 
@@ -168,26 +168,29 @@ def test_systems_run(tiny, tmp_path, capsys):
     assert (tmp_path / "systems.png").read_bytes()[:4] == b"\x89PNG"
     assert systems.main(command) == 0
     assert "systems: 4 of 4 are done already" in capsys.readouterr().err
-    assert systems.main(arguments(tiny, tmp_path / "b", "--contexts", "100000", "--repetitions", "1")) == 1
-    assert re.search(r"2 failed: the text has \d+ tokens, expected 99872", capsys.readouterr().out)
+    assert systems.main(arguments(tiny, tmp_path / "b", "--contexts", "1000000", "--repetitions", "1")) == 1
+    assert re.search(r"2 failed: the text has \d+ tokens, expected 999872", capsys.readouterr().out)
 
 
 @pytest.mark.server
 def test_capacity_under_a_limit(tiny, tmp_path, capsys):
-    # as much as the full cache needs at 1024 tokens on this machine
+    """As much as the full cache needs at 1024 tokens on this machine, in address space and in memory."""
     with Server(need_program("llama-server"), ["-m", tiny / "tiny.gguf", "-c", 1024, "-np", 1, "-t", 1, "--no-warmup", "--fit", "off"], tmp_path / "log", "x") as server:
         server.ask("/completion", {"prompt": "the cat", "n_predict": 4})
         status = open(f"/proc/{server.process.pid}/status").read()
-    limit = int(re.search(r"VmPeak:\s+(\d+)", status)[1]) // 1024 + 16
-    assert capacity.main(arguments(tiny, tmp_path / "out", "--limit", limit, "--max", 4096, "--first", 4096, "--repetitions", 2)) == 0
-    text = capsys.readouterr()
-    data = json.loads((tmp_path / "out" / "results.json").read_text())
-    full, policy = data["found"]
-    assert full["largest"] <= policy["largest"], text.err
-    for found in data["found"]:
-        for n_ctx in filter(None, (found["largest"], found["first_failure"])):
-            assert len(found["runs"][str(n_ctx)]) == 2
-    assert f"Limit: address space of {limit} MiB" in text.out
+    address = int(re.search(r"VmPeak:\s+(\d+)", status)[1]) // 1024 + 16
+    resident = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024 + 4
+    for option, limit, most, title in (("--limit", address, 4096, f"address space of {address} MiB"), ("--resident", resident, 16384, f"{resident} MiB of resident memory")):
+        out = tmp_path / option
+        lift = ["--server-args", "--override-kv llama.context_length=int:16384"]
+        assert capacity.main(arguments(tiny, out, option, limit, "--max", most, "--first", most, "--step", 2048, "--repetitions", 2, *lift)) == 0
+        done = capsys.readouterr()
+        full, policy = json.loads((out / "results.json").read_text())["found"]
+        for found in (full, policy):
+            assert all(len(found["runs"][str(n_ctx)]) == 2 for n_ctx in (found["largest"], found["first_failure"]) if n_ctx)
+        assert f"Limit: {title}" in done.out
+    assert full["largest"] < 16384 and re.search(r"full: 16384 tokens do not fit: [\d.]+ MiB resident", done.err)
+    assert full["largest"] <= policy["largest"]
 
 
 @pytest.mark.server

@@ -79,7 +79,7 @@ def estimate(plan, full, policy):
     seconds["rivals"] = plan.chunks * (2 * (LOGITS * full.prefill(plan.context) + 2)
                                        + plan.n_rivals(plan.kl_targets) * (LOGITS * policy.prefill(plan.context) + 2))
     seconds["verify"] = plan.verify_chunks * (full.prefill(plan.verify_context) + len(plan.all_points) * policy.prefill(plan.verify_context)) * 1.1
-    seconds["capacity"] = 6 * full.prefill(plan.context) + 6 * policy.prefill(2 * plan.context) + 20
+    seconds["capacity"] = 11 * full.prefill(plan.context) + 5 * policy.prefill(plan.context) + 6 * policy.prefill(3 * plan.context) + 40
     return {stage: 0.0 if stage in plan.skipped else value for stage, value in seconds.items()}
 
 

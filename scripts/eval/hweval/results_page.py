@@ -135,10 +135,12 @@ def systems_section(out, plan, pictures):
 
 
 def capacity_section(out, plan, pictures):
-    data = load(out / "capacity" / "results.json")
-    if data is None:
+    found = [data for name in ("resident", "limit") if (data := load(out / f"capacity-{name}" / "results.json"))]
+    if not found:
         return None
-    return (bench_module("capacity").markdown_of(data) + "\nContexts above the model's own are probes of memory, not of quality.\n"), data["found"]
+    text = "\n".join(bench_module("capacity").markdown_of(data) for data in found)
+    return (text + "\nAddress space also holds what is reserved and never used, of which a policy's larger graphs have more. Contexts above the model's own "
+            "are probes of memory, not of quality.\n"), [data["found"] for data in found]
 
 
 SECTIONS = {"rivals": rivals_section, "verify": verify_section, "needle": needle_section, "ruler": ruler_section, "systems": systems_section,

@@ -52,7 +52,8 @@ def add_options(parser):
     parser.add_argument("--verify-context", type=positive, help="default: the policy's")
     parser.add_argument("--systems-contexts", type=lengths, default=[2048, 4096, 8192], help="default: 2048,4096,8192")
     parser.add_argument("--repetitions", type=positive, default=3, help="of the systems table and the capacity probe; default: 3")
-    parser.add_argument("--capacity-limit", type=positive, default=384, metavar="MIB", help="address space of the capacity probe; default: 384")
+    parser.add_argument("--capacity-resident", type=positive, default=256, metavar="MIB", help="memory of the capacity probe; default: 256")
+    parser.add_argument("--capacity-limit", type=positive, default=384, metavar="MIB", help="address space of its second run; default: 384")
     parser.add_argument("--capacity-max", type=positive, default=32768, metavar="N", help="largest context of the probe; default: 32768")
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
     parser.add_argument("--seed", type=int, default=42, help="default: 42")
@@ -147,7 +148,7 @@ class State:
 def asked(options):
     """Options that change what is measured."""
     return {key: getattr(options, key) for key in ("points", "lengths", "depths", "examples", "needle_examples", "rival_examples", "chunks",
-                                                   "verify_chunks", "verify_context", "systems_contexts", "repetitions", "capacity_limit",
+                                                   "verify_chunks", "verify_context", "systems_contexts", "repetitions", "capacity_limit", "capacity_resident",
                                                    "capacity_max", "skip")}
 
 
@@ -174,8 +175,9 @@ def run_systems(options, plan, maker):
 def run_capacity(options, plan, maker):
     # beyond the model's own context, which llama-server would else hold against it: only memory is asked for here
     lift = f"--override-kv {maker.data['model']['architecture']}.context_length=int:{options.capacity_max}"
-    bench_script("capacity.py", options, plan, "--limit", options.capacity_limit, "--max", options.capacity_max, "--server-args", lift, "--out",
-                 options.out / "capacity")
+    for name, limit in (("resident", options.capacity_resident), ("limit", options.capacity_limit)):
+        bench_script("capacity.py", options, plan, f"--{name}", limit, "--max", options.capacity_max, "--server-args", lift, "--out",
+                     options.out / f"capacity-{name}")
 
 
 def run_verify(options, plan, maker):

@@ -6,6 +6,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -44,13 +45,15 @@ def ending_with_us(command):
 class Server:
     """Runs while its block does, and ends with this process even when that is killed.
 
-    `limit` is a bound on its address space in bytes (RLIMIT_AS).
+    `limit` is a bound on its address space in bytes (RLIMIT_AS). With more than `resident` bytes in memory it is killed, as by a
+    system without swap; `over` is then what it had.
     """
 
-    def __init__(self, program, arguments, log_path, name, limit=None):
+    def __init__(self, program, arguments, log_path, name, limit=None, resident=None):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self.name, self.limit, self.log_path = name, limit, Path(log_path)
+        self.name, self.limit, self.resident, self.log_path = name, limit, resident, Path(log_path)
+        self.over = None
         self.command = [program, *arguments, "--host", "127.0.0.1", "--port", port, "--offline"]
         self.process = None
 
@@ -70,6 +73,8 @@ class Server:
                                                 start_new_session=True, preexec_fn=bound)
         except OSError as error:
             raise Failure(f"cannot run {command[0]}: {error.strerror}") from None
+        if self.resident is not None:
+            threading.Thread(target=self.watch, daemon=True).start()
         try:
             self.wait_until_ready()
         except BaseException:
@@ -122,6 +127,19 @@ class Server:
             except subprocess.TimeoutExpired:
                 raise Failure(f"llama-server ({self.name}): {path}: no answer ({error})") from None
             raise Ended(f"llama-server ({self.name}) ended with code {code} over {path}, see {self.log_path}", self.log(), code) from None
+
+    def watch(self):
+        page = os.sysconf("SC_PAGE_SIZE")
+        while self.process.poll() is None:
+            try:
+                found = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * page
+            except (OSError, IndexError):
+                return
+            if found > self.resident:
+                self.over = found
+                self.process.kill()
+                return
+            time.sleep(0.01)
 
     def peak_rss(self):
         """Bytes, of its whole life; None where the system does not tell."""
