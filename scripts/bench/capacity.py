@@ -85,16 +85,17 @@ class Probe:
         return low, high
 
     def find(self, first, step, most):
-        """The same, both confirmed. A context that fits only at times is named as unstable and counts as not fitting."""
-        while True:
-            low, high = self.search(first, step, most)
-            if low and not self.confirm(low):
-                continue  # it failed now, so it does not fit
-            if high is not None and not self.confirm(high) and all(self.seen[high]):
-                continue
-            unstable = sorted(n for n, runs in self.seen.items() if len(set(runs)) > 1)
-            return {"method": self.name, "largest": low, "first_failure": high, "unstable": unstable,
-                    "runs": {str(n): self.seen[n] for n in sorted(self.seen)}}
+        """The same, both seen often enough. Contexts between them fitted at times: they are named as unstable and count for neither."""
+        low, high = self.search(first, step, most)
+        while low and not self.confirm(low):
+            low, high = self.search(first, step, most)  # it failed now, so it does not fit
+        while high is not None and not (self.confirm(high) and not any(self.seen[high])):
+            high = high + step if high + step <= most else None
+            if high is not None and high not in self.seen:
+                self.try_once(high)
+        unstable = sorted(n for n, runs in self.seen.items() if len(set(runs)) > 1)
+        return {"method": self.name, "largest": low, "first_failure": high, "unstable": unstable,
+                "runs": {str(n): self.seen[n] for n in sorted(self.seen)}}
 
 
 def attempt_with(options, method, prompt, gpu):

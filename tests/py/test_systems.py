@@ -86,9 +86,12 @@ def test_probe_where_nothing_or_everything_fits(tmp_path):
 
 @pytest.mark.unit
 def test_a_context_that_fits_at_times_does_not_count(tmp_path):
-    found = find(tmp_path, Memory(5000, {4096: [True, False, True]}))
-    assert (found["largest"], found["first_failure"], found["unstable"]) == (3072, 4096, [4096])
-    assert found["runs"]["3072"] == [True] * 3
+    found = find(tmp_path / "a", Memory(5000, {4096: [True, False, True]}))
+    assert (found["largest"], found["first_failure"], found["unstable"]) == (3072, 5120, [4096])
+    assert found["runs"]["3072"] == [True] * 3 and found["runs"]["5120"] == [False] * 3
+    found = find(tmp_path / "b", Memory(5000, {5120: [False, False, True], 6144: [False, True]}))
+    assert (found["largest"], found["first_failure"], found["unstable"]) == (4096, 7168, [5120, 6144])
+    assert found["runs"]["7168"] == [False] * 3
 
 
 @pytest.mark.unit
