@@ -239,15 +239,19 @@ def test_half_a_body(tiny):
 
 
 def test_bodies_that_never_end_keep_nobody_waiting(tiny):
-    # more than there are threads for connections at the start
-    clients = [socket.create_connection(("127.0.0.1", tiny.port), timeout=TIMEOUT) for _ in range(30)]
-    try:
-        for client in clients:
-            client.sendall(request_bytes("/completion", b'{"prompt": "x', 1000))
-        assert send(tiny, "/completion", ASKED).status_code == 200
-    finally:
-        for client in clients:
-            client.close()
+    # each burst is larger than the last one, so that the threads which that has left are too few
+    for n in (20, 35, 50, 65):
+        clients = [socket.create_connection(("127.0.0.1", tiny.port), timeout=TIMEOUT) for _ in range(n)]
+        try:
+            for client in clients:
+                client.sendall(request_bytes("/completion", b'{"prompt": "x', 1000))
+            try:
+                assert requests.post(tiny.url + "/completion", json=ASKED, timeout=10).status_code == 200
+            except requests.exceptions.ReadTimeout:
+                pytest.fail(f"{n} clients that sent half a request keep the next one waiting", pytrace=False)
+        finally:
+            for client in clients:
+                client.close()
 
 
 @pytest.mark.parametrize("text", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n", b"GET\r\n\r\n",
