@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from systems_run import ROOT, Failure, OutOfMemory, add_options, check_options, has_gpu, measure, methods_of, read_prompt
+from systems_run import ROOT, Failure, OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure, methods_of, read_prompt
 
 from hweval import report
 from hweval.core import Store, positive, say, write_whole
@@ -122,7 +122,8 @@ def markdown_of(data):
               outcome_text(found, found["first_failure"]) if found["first_failure"] else f"none up to {data['max']}",
               f"{found['largest'] / full:.2f}" if full else "-", ", ".join(map(str, found["unstable"])) or "none"] for found in data["found"]]
     return (f"Limit: {limit}; grid of {data['step']} tokens; each success is a prompt of C - 128 tokens and 128 written ones on a fresh server.\n\n"
-            + report.table(["cache", "largest context that fits", "first that does not", "to full", "unstable"], lines))
+            + report.table(["cache", "largest context that fits", "first that does not", "to full", "unstable"], lines)
+            + checkpoint_text([found["method"] for found in data["found"]]))
 
 
 def write(options, found, seconds):

@@ -15,8 +15,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from systems_run import (N_PREDICT, ROOT, Failure, OutOfMemory, add_options, check_options, has_gpu, measure, methods_of,
-                         read_prompt)
+from systems_run import (N_PREDICT, ROOT, Failure, OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure,
+                         methods_of, read_prompt)
 
 from hweval import report
 from hweval.core import Progress, Store, lengths, say, write_whole
@@ -119,7 +119,7 @@ def markdown_of(data):
     cells = {(cell["context"], cell["method"]): cell for cell in data["cells"]}
     return (f"Prompt of C - {N_PREDICT} tokens, {N_PREDICT} greedy tokens, {N_PREDICT - 1} timed intervals; fresh server for each of {data['repetitions']} "
             f"repetitions, caches in turns; F16, batch 2048, microbatch 512. Throughput is pooled, memory the median peak ({memory}).\n\n"
-            + table(cells, data["contexts"], data["methods"]) + "\n" + report.failures_text(data["records"]))
+            + table(cells, data["contexts"], data["methods"]) + checkpoint_text(data["methods"]) + "\n" + report.failures_text(data["records"]))
 
 
 def write(options, methods, records, gpu):

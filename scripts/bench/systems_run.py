@@ -18,6 +18,7 @@ from hweval.haystack import read_text  # noqa: E402
 from hweval.server import Ended, Server, check_program, policy_arguments  # noqa: E402
 
 N_PREDICT = 128
+NO_CHECKPOINTS = "without checkpoints"
 CHARACTERS = 8  # of a token, more than any text has on average
 OUT_OF_MEMORY = re.compile(r"failed to allocate|unable to allocate|insufficient memory|out of memory|bad_alloc|cannot allocate memory|outofdevicememory|mmap failed|"
                            r"resource temporarily unavailable|out of device memory", re.IGNORECASE)
@@ -33,14 +34,17 @@ class Method:
     name: str
     policy: str = None
     point: str = None
+    extra: tuple = ()
 
 
 def add_options(parser):
     parser.add_argument("--model", type=Path, required=True, metavar="GGUF")
     parser.add_argument("--policy", type=Path, metavar="FILE", help="default: only the full cache")
     parser.add_argument("--points", type=lambda text: text.split(","), metavar="A,B", help="operating points; default: the selected one")
+    parser.add_argument("--checkpoints", choices=["default", "both"], default="default",
+                        help="both: every point also without the server's copies of its windows (--ctx-checkpoints 0); default: as the server does it")
     parser.add_argument("--server", type=Path, default=ROOT / "build" / "bin" / "llama-server", help="default: build/bin/llama-server")
-    parser.add_argument("--server-args", type=shlex.split, default=[], metavar="'...'", help="more options for llama-server, such as '-sm none'")
+    parser.add_argument("--server-args", type=shlex.split, default=[], metavar="'...'", help="more options for llama-server, such as '-sm none'; a single word goes as --server-args=WORD")
     parser.add_argument("--text", type=Path, nargs="+", help="text of the prompts; default: the essays of ../shared/data")
     parser.add_argument("--threads", type=positive, help="default: llama-server's own")
     parser.add_argument("--repetitions", type=positive, default=3, metavar="N", help="default: 3")
@@ -61,8 +65,20 @@ def check_options(options):
 
 
 def methods_of(options):
-    points = options.points or [None]
-    return [Method("full"), *(Method(point or "policy", options.policy, point) for point in (points if options.policy else []))]
+    methods = [Method("full")]
+    for point in (options.points or [None]) if options.policy else []:
+        methods.append(Method(point or "policy", options.policy, point))
+        if options.checkpoints == "both":
+            methods.append(Method(f"{point or 'policy'} {NO_CHECKPOINTS}", options.policy, point, ("--ctx-checkpoints", 0)))
+    return methods
+
+
+def checkpoint_text(names):
+    """For tables with such rows."""
+    if not any(name.endswith(NO_CHECKPOINTS) for name in names):
+        return ""
+    return ("\nUnder a policy llama-server keeps copies of the windows, so that a prompt that changes near its end need not be processed again; "
+            f"\"{NO_CHECKPOINTS}\" is with `--ctx-checkpoints 0`.\n")
 
 
 def has_gpu():
@@ -101,7 +117,7 @@ def server_arguments(options, method, n_ctx, gpu):
     """The paper's settings: F16 cache, flash attention, batch 2048, microbatch 512, no fitting, no warm-up, all layers on the GPU if there is one."""
     return ["-m", options.model, "-c", n_ctx, "-np", 1, "--no-warmup", "--fit", "off", "-ctk", "f16", "-ctv", "f16", "-fa", "on", "-b", 2048,
             "-ub", 512, *(["-ngl", 999] if gpu else []), *(["-t", options.threads] if options.threads else []),
-            *policy_arguments(method.policy, method.point), *options.server_args]
+            *policy_arguments(method.policy, method.point), *method.extra, *options.server_args]
 
 
 def read_prompt(options, n):

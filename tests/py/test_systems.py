@@ -31,6 +31,16 @@ def test_order_is_counterbalanced():
     assert len(set((n, m.name, i) for n, m, i in jobs)) == 12
 
 
+@pytest.mark.unit
+def test_points_without_checkpoints():
+    options = systems.parse_args(["--model", "m", "--policy", "p", "--points", "a,b", "--checkpoints", "both"])
+    methods = systems_run.methods_of(options)
+    assert [method.name for method in methods] == ["full", "a", "a without checkpoints", "b", "b without checkpoints"]
+    found = [systems_run.server_arguments(options, method, 512, False) for method in methods]
+    assert [arguments[-2:] == ["--ctx-checkpoints", 0] for arguments in found] == [False, False, True, False, True]
+    assert systems_run.checkpoint_text(["full", "a"]) == "" != systems_run.checkpoint_text(["a without checkpoints"])
+
+
 def record(prompt_ms, decode_ms, peak, **more):
     return {"prompt_n": 1000, "prompt_ms": prompt_ms, "intervals": 127, "decode_ms": decode_ms, "peak_rss": peak, "peak_device": None, "kv_bytes": 1, **more}
 

@@ -67,19 +67,20 @@ class Plan:
 def estimate(plan, full, policy):
     """Seconds of every stage. Answers of RULER that end early make it shorter than this."""
     seconds = dict.fromkeys(STAGES, 0.0)
-    for speed, n, fresh in ((full, 1, FRESH["full"]), (policy, len(plan.points), FRESH["policy"])):
+    # a policy's memory and speed are measured with the server's checkpoints and without
+    for speed, n, fresh, n_methods in ((full, 1, FRESH["full"], 1), (policy, len(plan.points), FRESH["policy"], 2)):
         for length in plan.lengths:
             prompt = speed.prefill(length)
             seconds["ruler"] += n * len(TASKS) * plan.ruler_examples * (fresh * prompt + speed.decode(N_PREDICT, length))
             seconds["needle"] += n * len(plan.depths) * plan.needle_examples * prompt
         for n_ctx in plan.systems_contexts:
-            seconds["systems"] += plan.repetitions * (speed.prefill(n_ctx) + speed.decode(N_PREDICT, n_ctx) + 2)
+            seconds["systems"] += n_methods * plan.repetitions * (speed.prefill(n_ctx) + speed.decode(N_PREDICT, n_ctx) + 2)
     others = plan.n_rivals(plan.needle_targets) - len(plan.points)
     seconds["needle"] += others * (len(plan.rival_depths) * plan.rival_examples * policy.prefill(plan.context) + 3)
     seconds["rivals"] = plan.chunks * (2 * (LOGITS * full.prefill(plan.context) + 2)
                                        + plan.n_rivals(plan.kl_targets) * (LOGITS * policy.prefill(plan.context) + 2))
     seconds["verify"] = plan.verify_chunks * (full.prefill(plan.verify_context) + len(plan.all_points) * policy.prefill(plan.verify_context)) * 1.1
-    seconds["capacity"] = 11 * full.prefill(plan.context) + 5 * policy.prefill(plan.context) + 6 * policy.prefill(3 * plan.context) + 40
+    seconds["capacity"] = 11 * full.prefill(plan.context) + 16 * policy.prefill(plan.context) + 6 * policy.prefill(3 * plan.context) + 40
     return {stage: 0.0 if stage in plan.skipped else value for stage, value in seconds.items()}
 
 

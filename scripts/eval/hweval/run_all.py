@@ -159,7 +159,7 @@ def asked(options):
 def bench_script(name, options, plan, *arguments):
     """One of the scripts that also run on their own; its results stay in a folder of its own."""
     essays = sorted((options.data / "books").glob("essay-*.txt"))
-    command = [sys.executable, BENCH / name, "--model", options.model_file, "--policy", options.policy, "--points", plan.points[0], "--server",
+    command = [sys.executable, BENCH / name, "--model", options.model_file, "--policy", options.policy, "--points", plan.points[0], "--checkpoints", "both", "--server",
                options.programs / "llama-server", "--threads", options.threads, "--repetitions", plan.repetitions, "--text", *essays, *arguments]
     code = subprocess.run(ending_with_us(command), stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode
     if code == 130:
