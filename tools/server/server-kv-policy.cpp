@@ -5,6 +5,7 @@
 #include "server-stop.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -223,9 +224,11 @@ bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t
         }
     }
 
+    // those that stand are of this very prompt; one a few tokens away serves as well
+    const int64_t n_near = spans.is_user_start(n_tokens) ? 0 : 4;
     for (const auto & checkpoint : list) {
-        if (checkpoint.n_tokens == n_tokens) {
-            return false; // those that stand are of this very prompt
+        if (std::abs(checkpoint.n_tokens - n_tokens) <= n_near) {
+            return false;
         }
     }
 
@@ -261,6 +264,11 @@ void server_kv_policy::pack(checkpoints & list, bool turn) {
 
         checkpoint.packed = packed;
         forget_bytes(checkpoint);
+
+        // in the order of their tokens: the nearest is found from the end
+        const auto newest = std::prev(list.end());
+        const auto after  = std::find_if(list.begin(), newest, [&](const auto & cur) { return cur.n_tokens > newest->n_tokens; });
+        list.splice(after, list, newest);
     } catch (const std::bad_alloc &) {
         SRV_WRN("no memory for a context checkpoint of %.1f MiB\n", checkpoint.data_tgt.size()/MiB);
         list.pop_back();
