@@ -282,12 +282,16 @@ static void copy_spans(ggml_tensor * dst, int ith, int nth, void * userdata) {
 }
 
 // puts the outputs of a layer's groups [n_embd_head_v*n_head_group, n_tokens] back in the order of the heads
-static ggml_tensor * merge_heads(ggml_context * ctx, std::vector<ggml_tensor *> & outs, const std::vector<llama_kv_head_span> & spans, int64_t n_embd, int64_t n_head_kv, bool on_cpu) {
+static ggml_tensor * merge_heads(const llm_graph_context & gctx, std::vector<ggml_tensor *> & outs, const std::vector<llama_kv_head_span> & spans, int64_t n_embd, int64_t n_head_kv, bool on_cpu) {
+    auto * ctx = gctx.ctx0;
+
     const int64_t n_tokens = outs[0]->ne[1];
 
     if (on_cpu && outs.size() < GGML_MAX_SRC) {
         auto * res = ggml_custom_4d(ctx, GGML_TYPE_F32, n_embd/n_head_kv, n_head_kv, n_tokens, 1, outs.data(), outs.size(),
                 copy_spans, GGML_N_TASKS_MAX, const_cast<std::vector<llama_kv_head_span> *>(&spans));
+        // some devices say that they can do everything
+        ggml_backend_sched_set_tensor_backend(gctx.sched, res, gctx.backend_cpu);
         return ggml_reshape_2d(ctx, res, n_embd, n_tokens);
     }
 
@@ -423,7 +427,7 @@ ggml_tensor * llama_kv_headwise::build_attn(
         return outs[0];
     }
 
-    auto * cur = merge_heads(ctx, outs, layer.spans, owner->hparams.n_embd_head_v(layer.src)*q_cur->ne[1], n_head_kv, on_cpu);
+    auto * cur = merge_heads(gctx, outs, layer.spans, owner->hparams.n_embd_head_v(layer.src)*q_cur->ne[1], n_head_kv, on_cpu);
     ggml_build_forward_expand(gctx.gf, cur);
 
     return cur;
