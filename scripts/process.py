@@ -8,6 +8,8 @@ import sys
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 sessions = []  # running children that lead a session of their own
+starting = False  # a child is being started: who ended that halfway would lose it
+pending = 0       # the signal that came meanwhile
 
 
 class Interrupted(Exception):
@@ -16,9 +18,13 @@ class Interrupted(Exception):
 
 def on_signal(number, frame):
     # make passes on what a terminal has sent us already, so the second one must not disturb the end
+    global pending
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)
-    raise Interrupted(number)
+    if starting:
+        pending = number
+    else:
+        raise Interrupted(number)
 
 
 def catch_signals():
@@ -28,12 +34,18 @@ def catch_signals():
 
 def start(command, env=None, stdout=None):
     """Starts a command in its own session: signals reach it and its children through us only. None if it cannot be started."""
+    global starting
+    child = None
+    starting = True
     try:
         child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, text=True, start_new_session=True)
+        sessions.append(child)
     except OSError as error:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
-        return None
-    sessions.append(child)
+    finally:
+        starting = False
+    if pending:
+        raise Interrupted(pending)
     return child
 
 
