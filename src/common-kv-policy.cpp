@@ -108,7 +108,16 @@ void common_kv_policy::run_dry(const std::string & path_model, const llama_model
     exit(status);
 }
 
+// The log is written by a thread of its own that nobody waits for at the end: without this a tool's last lines, its result
+// among them, are lost now and then. All tools pass here.
+static void flush_log_at_exit() {
+    static const int once = std::atexit([]() { common_log_flush(common_log_main()); });
+    GGML_UNUSED(once);
+}
+
 void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) {
+    flush_log_at_exit();
+
     add_opt(common_arg(
         {"--kv-policy"}, "FILE",
         "policy file: every KV head keeps only its window of the context (default: every head keeps all)",
