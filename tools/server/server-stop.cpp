@@ -3,6 +3,7 @@
 #include "llama.h"
 #include "log.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +15,8 @@
 #if !defined(_WIN32)
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <poll.h>
 #include <unistd.h>
 #endif
 
@@ -44,18 +47,20 @@ void hwkv_stop_set_file(const char * path) {
     g_file = path ? path : "";
 }
 
-// the last resort
-static void end_soon() {
-    std::this_thread::sleep_for(std::chrono::seconds(4));
+static const int PATIENCE_MS = 4000;
 
-    LOG_WRN("srv  %12s: some requests do not end, the server does\n", "stop");
-    common_log_flush(common_log_main());
-
+// destructors would wait for threads, or abort where one still runs
+[[noreturn]] static void end_process(int code) {
     std::lock_guard<std::mutex> lock(g_file_mutex);
     if (!g_file.empty()) {
         remove(g_file.c_str());
     }
-    _Exit(0);
+    _Exit(code);
+}
+
+static void warn_of_requests() {
+    LOG_WRN("srv  %12s: some requests do not end, the server does\n", "stop");
+    common_log_flush(common_log_main());
 }
 
 #if defined(_WIN32)
@@ -73,7 +78,15 @@ void hwkv_stop_start(const std::function<void(int)> & stop) {
 void hwkv_stop_notify(int signal) {
     g_requested = true;
     g_stop(signal);
-    std::thread(end_soon).detach();
+    std::thread([]() {
+        std::this_thread::sleep_for(std::chrono::milliseconds(PATIENCE_MS));
+        warn_of_requests();
+        end_process(0);
+    }).detach();
+}
+
+void hwkv_stop_at_once(int) {
+    end_process(1);
 }
 
 #else
@@ -86,6 +99,33 @@ void hwkv_stop_before_start() {
 
 static int g_pipe[2] = { -1, -1 };
 
+// the signal, or 0 if none came within the time
+static int wait_for_signal(int timeout_ms) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+
+    pollfd waiting = { g_pipe[0], POLLIN, 0 };
+    int    n;
+    do {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+        n = poll(&waiting, 1, timeout_ms < 0 ? -1 : (int) std::max<int64_t>(left, 0));
+    } while (n < 0 && errno == EINTR);
+
+    int signal = 0;
+    if (n > 0 && read(g_pipe[0], &signal, sizeof(signal)) != (ssize_t) sizeof(signal)) {
+        return 0;
+    }
+    return signal;
+}
+
+// the last resort, or what the impatient ask for
+static void end_soon() {
+    if (wait_for_signal(PATIENCE_MS) != 0) {
+        end_process(1);
+    }
+    warn_of_requests();
+    end_process(0);
+}
+
 void hwkv_stop_start(const std::function<void(int)> & stop) {
     if (pipe(g_pipe) != 0) {
         g_pipe[1] = -1;
@@ -94,27 +134,30 @@ void hwkv_stop_start(const std::function<void(int)> & stop) {
 
     // waits until the process ends or a signal comes
     std::thread([stop]() {
-        int     signal = 0;
-        ssize_t n;
-        do {
-            n = read(g_pipe[0], &signal, sizeof(signal));
-        } while (n < 0 && errno == EINTR);
-
-        if (n == (ssize_t) sizeof(signal)) {
+        const int signal = wait_for_signal(-1);
+        if (signal != 0) {
             std::thread(end_soon).detach(); // `stop` may wait too
             stop(signal);
         }
     }).detach();
 }
 
-void hwkv_stop_notify(int signal) {
-    g_requested = true;
-
+// nobody would ever stop the server if it can't be sent
+static void send_signal(int signal, int code_if_not) {
     const int error = errno;
     if (g_pipe[1] < 0 || write(g_pipe[1], &signal, sizeof(signal)) != (ssize_t) sizeof(signal)) {
-        _exit(0); // nobody would ever stop the server
+        _exit(code_if_not);
     }
     errno = error;
+}
+
+void hwkv_stop_notify(int signal) {
+    g_requested = true;
+    send_signal(signal, 0);
+}
+
+void hwkv_stop_at_once(int signal) {
+    send_signal(signal, 1);
 }
 
 #endif

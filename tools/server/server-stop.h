@@ -23,6 +23,7 @@ void hwkv_stop_before_start();
 // not ended some seconds later, be it that a client does not read its answer, is ended then.
 void hwkv_stop_start(const std::function<void(int)> & stop); // before the handler is set
 void hwkv_stop_notify(int signal);
+void hwkv_stop_at_once(int signal); // the second one: exit code 1
 
 // a file that is not complete yet and goes when the server is ended; null: none
 void hwkv_stop_set_file(const char * path);
