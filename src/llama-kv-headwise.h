@@ -203,6 +203,9 @@ private:
         std::vector<llama_kv_head_span> spans; // all heads in order
     };
 
+    // of a group of the plan, null if there is no such group
+    const llama_kv_cache * cache_of(int32_t ig) const;
+
     bool holds_window(const group & g, llama_seq_id seq_id, llama_pos p) const;
 
     bool place(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans);
