@@ -202,8 +202,10 @@ static ggml_tensor * concat(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b
 static ggml_tensor * gather_heads(ggml_context * ctx, ggml_tensor * t, const std::vector<llama_kv_head_run> & runs, int64_t ratio) {
     ggml_tensor * res = nullptr;
     for (const auto & run : runs) {
-        auto * part = view_heads(ctx, t, run.first*ratio, run.count*ratio);
-        if (run.step > 1) {
+        ggml_tensor * part;
+        if (run.step == 1) {
+            part = view_heads(ctx, t, run.first*ratio, run.count*ratio);
+        } else {
             part = ggml_view_4d(ctx, t, t->ne[0], ratio, run.count, t->ne[2], t->nb[1], run.step*ratio*t->nb[1], t->nb[2], run.first*ratio*t->nb[1]);
             part = ggml_cont_3d(ctx, part, t->ne[0], ratio*run.count, t->ne[2]);
         }
