@@ -16,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from systems_run import ROOT, Failure, OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure, methods_of, read_prompt
+from systems_run import ROOT, Failure, OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure, methods_of, read_prompt, setting
 
 from hweval import report
-from hweval.core import Store, positive, say, write_whole
+from hweval.core import Store, exit_code, positive, say, write_whole
 
 
 def parse_args(arguments=None):
@@ -143,11 +143,8 @@ def run(options):
         raise Failure("found no GPU, expected --resident MIB or --limit MIB", code=2)
     options.out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    store = Store(options.out / "results.jsonl", {
-        "benchmark": "capacity", "version": 1, "model": options.model.name, "model_bytes": options.model.stat().st_size,
-        "policy": report.file_hash(options.policy), "server": report.file_hash(options.server), "limit_mib": options.limit, "resident_mib": options.resident,
-        "gpu": gpu,
-        "threads": options.threads, "server_args": options.server_args}, wait=15)
+    limits = {"limit_mib": options.limit, "resident_mib": options.resident}
+    store = Store(options.out / "results.jsonl", setting(options, gpu, "capacity", **limits), wait=15)
     try:
         found = []
         prompt = read_prompt(options, options.max)
@@ -157,19 +154,12 @@ def run(options):
     finally:
         store.close()
     write(options, found, time.monotonic() - start)
+    return 0
 
 
 def main(arguments=None):
     options = parse_args(arguments)
-    try:
-        run(options)
-        return 0
-    except Failure as failure:
-        say(f"error: {failure}")
-        return failure.code
-    except KeyboardInterrupt:
-        say(f"interrupted: what is done is in {options.out}, the same command goes on")
-        return 130
+    return exit_code(options, lambda: run(options))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 
 from systems_run import (N_PREDICT, ROOT, Failure, OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure,
-                         methods_of, read_prompt)
+                         methods_of, read_prompt, setting)
 
 from hweval import report
-from hweval.core import Progress, Store, lengths, say, write_whole
+from hweval.core import Progress, Store, exit_code, lengths, say, write_whole
 
 PAPER = [8192, 16384, 32768, 65536, 98304, 114688, 131072]
 
@@ -54,12 +54,6 @@ def run_one(options, prompt, n_ctx, method, i, gpu):
         return {"context": n_ctx, "method": method.name, "repetition": i, "out_of_memory": str(failure)}
     except Failure as failure:
         return {"context": n_ctx, "method": method.name, "repetition": i, "error": str(failure)}
-
-
-def setting(options, gpu):
-    return {"benchmark": "systems", "version": 1, "model": options.model.name, "model_bytes": options.model.stat().st_size,
-            "policy": report.file_hash(options.policy), "server": report.file_hash(options.server), "threads": options.threads, "gpu": gpu,
-            "server_args": options.server_args}
 
 
 def summarise(records):
@@ -146,7 +140,7 @@ def run(options):
     gpu = has_gpu()
     methods = methods_of(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    store = Store(options.out / "results.jsonl", setting(options, gpu), wait=15)
+    store = Store(options.out / "results.jsonl", setting(options, gpu, "systems"), wait=15)
     try:
         jobs = plan(options.contexts, methods, options.repetitions)
         todo = [job for job in jobs if not store.has(key_of(*job))]
@@ -167,14 +161,7 @@ def run(options):
 
 def main(arguments=None):
     options = parse_args(arguments)
-    try:
-        return 1 if run(options) else 0
-    except Failure as failure:
-        say(f"error: {failure}")
-        return failure.code
-    except KeyboardInterrupt:
-        say(f"interrupted: what is done is in {options.out}, the same command goes on")
-        return 130
+    return exit_code(options, lambda: 1 if run(options) else 0)
 
 
 if __name__ == "__main__":

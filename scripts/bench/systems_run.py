@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "scripts" / "eval"))
 
+from hweval import report  # noqa: E402
 from hweval.core import Failure, positive  # noqa: E402
 from hweval.haystack import read_text  # noqa: E402
 from hweval.server import Ended, Server, check_program, policy_arguments  # noqa: E402
@@ -79,6 +80,13 @@ def checkpoint_text(names):
         return ""
     return ("\nUnder a policy llama-server keeps copies of the windows, so that a prompt that changes near its end need not be processed again; "
             f"\"{NO_CHECKPOINTS}\" is with `--ctx-checkpoints 0`.\n")
+
+
+def setting(options, gpu, benchmark, **more):
+    """What a result depends on: a run goes on only where all of it is as before."""
+    return {"benchmark": benchmark, "version": 1, "model": options.model.name, "model_bytes": options.model.stat().st_size,
+            "policy": report.file_hash(options.policy), "server": report.file_hash(options.server), "threads": options.threads, "gpu": gpu,
+            "server_args": options.server_args, **more}
 
 
 def has_gpu():

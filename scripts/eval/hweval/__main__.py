@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import local, run_all, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler, run_toolcall
 from .client import Endpoint
-from .core import Failure, positive, say
+from .core import exit_code, positive
 from .report import ROOT
 
 BENCHMARKS = {
@@ -70,23 +70,20 @@ async def measure(options):
         return await BENCHMARKS[options.benchmark][0].run(options, endpoint)
 
 
+def work(options):
+    if options.benchmark == "local":
+        return local.run(options, main)
+    if options.benchmark == "all":
+        return run_all.run(options)
+    if options.benchmark == "rivals":
+        return 1 if run_rivals.run(options) else 0
+    return 1 if asyncio.run(measure(options)) else 0
+
+
 def main(arguments=None):
     options = read_options(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        if options.benchmark == "local":
-            return local.run(options, main)
-        if options.benchmark == "all":
-            return run_all.run(options)
-        if options.benchmark == "rivals":
-            return 1 if run_rivals.run(options) else 0
-        return 1 if asyncio.run(measure(options)) else 0
-    except Failure as failure:
-        say(f"error: {failure}")
-        return failure.code
-    except KeyboardInterrupt:
-        say(f"interrupted: what is done is in {options.out}, the same command goes on")
-        return 130
+    return exit_code(options, lambda: work(options))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,18 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def exit_code(options, work):
+    """Of a tool whose results are in options.out: what work() returns, or of what ended it, which is said."""
+    try:
+        return work()
+    except Failure as failure:
+        say(f"error: {failure}")
+        return failure.code
+    except KeyboardInterrupt:
+        say(f"interrupted: what is done is in {options.out}, the same command goes on")
+        return 130
+
+
 def positive(text):
     """For argparse: a whole number above 0."""
     if not text.isdecimal() or int(text) == 0:
