@@ -6,8 +6,9 @@ import socket
 
 import pytest
 import requests
+from kv_policy_server import words
 from server_process import ROOT, TIMEOUT, ServerProcess, need
-from tiny_model import make_tiny, words
+from tiny_model import make_tiny
 
 pytestmark = pytest.mark.server
 

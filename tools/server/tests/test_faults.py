@@ -6,8 +6,9 @@ import time
 
 import pytest
 import requests
+from kv_policy_server import words
 from server_process import TIMEOUT, ServerProcess
-from tiny_model import SHIPPED_POLICY, make_tiny, words
+from tiny_model import SHIPPED_POLICY, make_tiny
 
 pytestmark = pytest.mark.server
 

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 import requests
+from kv_policy_server import EXACT, words
 from server_process import ServerProcess
-from tiny_model import EXACT, SHIPPED_POLICY, make_tiny, words
+from tiny_model import SHIPPED_POLICY, make_tiny
 
 pytestmark = pytest.mark.server
 
