@@ -13,6 +13,8 @@
 
 static const double MiB = 1024.0*1024.0;
 
+static const llama_pos N_END = 4; // at the end of a prompt, where templates and tokenizers change it first
+
 static server_kv_packed * packed_of(const common_prompt_checkpoint & checkpoint) {
     return static_cast<server_kv_packed *>(checkpoint.packed.get());
 }
@@ -43,6 +45,7 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
         params.n_ctx_checkpoints = 0;
     }
     n_checkpoints = params.n_ctx_checkpoints;
+    after_prompt  = n_checkpoints > 0 && !keep_newest && !ctx_dft && params.mmproj.path.empty() && params.kv_policy.rollback >= N_END;
     SRV_INF("context checkpoints: at most %d for a slot, %.1f MiB for all\n", n_checkpoints, limit/MiB);
 
 #if defined(__GLIBC__)
@@ -77,8 +80,8 @@ bool server_kv_policy::can_resume(int id_slot, llama_pos p) const {
 }
 
 bool server_kv_policy::can_resume(const common_prompt_checkpoint & checkpoint, llama_pos p) const {
-    // what follows its last position can be processed as if there had been no break
-    return active() && checkpoint.pos_max < p;
+    // pos_min is the last position where rings cannot go on, unless the model's own windows have a part in it
+    return active() && (keep_newest ? checkpoint.pos_max : checkpoint.pos_min) < p;
 }
 
 void server_kv_policy::unpack(common_prompt_checkpoint & checkpoint) const {
@@ -225,7 +228,7 @@ bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t
     }
 
     // those that stand are of this very prompt; one a few tokens away serves as well
-    const int64_t n_near = spans.is_user_start(n_tokens) ? 0 : 4;
+    const int64_t n_near = spans.is_user_start(n_tokens) ? 0 : N_END;
     for (const auto & checkpoint : list) {
         if (std::abs(checkpoint.n_tokens - n_tokens) <= n_near) {
             return false;

@@ -62,6 +62,10 @@ public:
     // the turns of a prompt that are worth one: all, or as many as a slot keeps
     common_chat_msg_spans turns(const common_chat_msg_spans & spans) const;
 
+    // Rings can take back the last tokens of a prompt, so that it needs no batch of their own: a checkpoint after all of them
+    // serves as well.
+    bool checkpoint_after_prompt() const { return after_prompt; }
+
     // false: don't make one at n_tokens
     bool checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans);
 
@@ -131,6 +135,7 @@ private:
     const hwkv_plan * plan    = nullptr;
 
     bool    keep_newest   = false; // the model has state that cannot be taken back at all
+    bool    after_prompt  = false;
     size_t  limit         = 0; // bytes of all checkpoints
     int32_t n_checkpoints = 0; // of a slot
     bool    warned_limit  = false;

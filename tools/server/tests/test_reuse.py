@@ -191,6 +191,18 @@ def test_the_default_limit_is_half_of_what_is_saved(model, tmp_path):
         assert f"{saved / 2 / 2**20:.1f} MiB for all" in server.log()
 
 
+def test_a_question_is_asked_again(tmp_path):
+    """After a long answer, as it was or with another end: what is left of the prompt's end is its checkpoint."""
+    model, policy = tiny(tmp_path, "llama")
+    prompt = words(1, 700)
+    with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--cache-ram", "0", ctx=8192) as server:
+        for again, n_same in ((prompt, 699), (prompt[:680] + words(2, 30), 680)):
+            complete(server, prompt, 200, cache=False)
+            tokens, cached = complete(server, again)
+            assert cached == n_same
+            assert tokens == complete(server, again, cache=False)[0]
+
+
 def test_a_chat_has_a_checkpoint_at_every_turn(model, tmp_path):
     """The template of this model puts a system prompt before a first message."""
     policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"

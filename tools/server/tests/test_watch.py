@@ -93,21 +93,21 @@ def test_without_a_policy_nothing_is_told(tiny, tmp_path):
 
 
 def test_counters_tell_where_a_prompt_came_from(tiny, tmp_path):
-    prompt = words(1, 600)
+    prompt = words(1, 900)
     with serve(tiny, tmp_path / "log", "--cache-ram", "0") as server:  # whose prompts have checkpoints too
         complete(server, prompt)
         assert slot(server)["prompt_tokens"] == {"reused": 0, "restored": 0, "reprocessed": 0}
 
         _, cached = complete(server, prompt + words(2, 50))           # goes on
-        assert slot(server)["prompt_tokens"] == {"reused": cached, "restored": 0, "reprocessed": 600 - cached}
+        assert slot(server)["prompt_tokens"] == {"reused": cached, "restored": 0, "reprocessed": 900 - cached}
 
         before = slot(server)
-        nearest = max(n for n in before["checkpoint_tokens"] if n <= 590)
-        _, restored = complete(server, prompt[:590] + words(3, 80))   # a checkpoint serves
+        nearest = max(n for n in before["checkpoint_tokens"] if n <= 800)
+        _, restored = complete(server, prompt[:800] + words(3, 80))   # a checkpoint serves
         after = slot(server)
         assert nearest - 1 <= restored <= nearest
         assert after["prompt_tokens"]["restored"] == restored
-        assert after["prompt_tokens"]["reprocessed"] == before["prompt_tokens"]["reprocessed"] + 590 - restored
+        assert after["prompt_tokens"]["reprocessed"] == before["prompt_tokens"]["reprocessed"] + 800 - restored
         assert after["full_reprocessing"] == 0 and after["full_reprocessing_reason"] is None
 
         _, again = complete(server, prompt[:40] + words(4, 200))      # none does
