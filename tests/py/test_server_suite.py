@@ -88,7 +88,10 @@ def test_a_test_that_is_lost_is_named():
     assert table.lost(found, "tiny") == ["unit/t.py::bad"]
     text = table.report(found, ["tiny"], ABOUT)
     assert "1 that pass on the pristine build do not pass on ours." in text
-    assert "| tiny | `t.py::bad` | passed | passed | failed | not run | assert 5 == 4 |" in text
+    for outcome, verdict in (("passed", "none"), ("failed", "1")):
+        found |= {f"tiny-{build}": {"unit/t.py::bad": [(outcome, "")]} for build in table.EXACT}
+        assert f"do not pass on ours; with the attention kernel off (`GGML_HWKV_FATTN=0`), {verdict} of them." in table.report(found, ["tiny"], ABOUT)
+    assert "| tiny | `t.py::bad` | passed | passed | failed | not run | not run | assert 5 == 4 |" in text
 
 
 def test_a_test_that_is_won_is_a_difference_but_not_lost():
