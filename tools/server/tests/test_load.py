@@ -1,7 +1,7 @@
 """Eight clients at four slots with a policy: no error, no answer that belongs to another, no memory that stays.
 
 At temperature 0 every answer equals that of the same request served alone, from an empty slot. How many requests share a batch
-changes the order of additions and so the last bits of a logit: where the two best are that close, either may win. How close is
+changes the order of additions and so the last bits of a logit: where some of the best are that close, any may win. How close is
 measured on the plain cache: twice the largest change of a log probability between its own runs, alone and together. Such ties
 are counted and printed; what follows one is another text and is not compared.
 """
@@ -53,7 +53,7 @@ class Load:
 
 
 def ask(server, prompt, n_predict, cache):
-    body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0, "cache_prompt": cache, "return_tokens": True, "n_probs": 2, "ignore_eos": True}
+    body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0, "cache_prompt": cache, "return_tokens": True, "n_probs": 8, "ignore_eos": True}
     answer = requests.post(server.url + "/completion", json=body, timeout=TIMEOUT)
     assert answer.status_code == 200, answer.text[:300]
     found = answer.json()
@@ -85,15 +85,15 @@ def together(server, load):
 
 
 def compare(expected, answers):
-    """(changes of log probabilities, gaps of the two best where the tokens part) over all answers."""
+    """(changes of log probabilities; where the tokens part, how far the one was behind the best when alone) over all answers."""
     changes, gaps = [], []
     for prompt, (tokens, best, _) in answers:
         tokens_alone, best_alone, _ = expected[prompt]
         for i, (token, token_alone) in enumerate(zip(tokens, tokens_alone)):
             if token != token_alone:
-                gaps.append(best_alone[i][0][1] - best_alone[i][1][1])
-                # the other of the two best, or it is no tie
-                assert token == best_alone[i][1][0], f"token {i} is {token}, alone the two best are {best_alone[i]}"
+                # one of the best, or it is no tie
+                assert token in dict(best_alone[i]), f"token {i} is {token}, alone the best are {best_alone[i]}"
+                gaps.append(best_alone[i][0][1] - dict(best_alone[i])[token])
                 break
             together_by_id = dict(best[i])
             changes += [abs(together_by_id[id] - logprob) for id, logprob in best_alone[i] if id in together_by_id]
@@ -120,7 +120,7 @@ def check(model, policy, load, folder, capsys, *args, ctx):
     with capsys.disabled():
         print(f" [{len(answers)} answers, {n_cached} tokens reused, ties below {tie:.2g}: {len(gaps)} with a policy, {len(plain_gaps)} without; "
               f"RSS {early / 2**20:.1f} -> {late / 2**20:.1f} MiB]", end="")
-    assert all(gap <= tie for gap in gaps), f"gaps {sorted(gaps)[-3:]} of the two best, a tie is below {tie}"
+    assert all(gap <= tie for gap in gaps), f"gaps {sorted(gaps)[-3:]} behind the best, a tie is below {tie}"
     assert late <= 1.02 * early, f"resident memory grew from {early} to {late} bytes; median {statistics.median(memory)}"
     assert "error" not in log.lower().replace("error_type", ""), log[-2000:]
 
