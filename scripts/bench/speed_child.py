@@ -19,7 +19,7 @@ from bench_policy import Failure
 
 BASE = "pristine"
 SHIPPED = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
-KERNEL_OFF = {"GGML_HWKV_FATTN": "0"}
+KERNEL_OFF = {"GGML_HWKV_FATTN": "0", "GGML_HWKV_MULMAT": "0"}
 
 
 @dataclass(frozen=True)
