@@ -50,6 +50,8 @@ struct block_y { // Q8_1
 
 #define MAX_BLOCKS 1024 // of a column
 
+#define AHEAD 2048 // bytes; a token alone waits for the weights to come from memory, and rows side by side are no stream to the CPU
+
 #define INLINE static inline __attribute__((always_inline)) // constants of a call are constants in it
 
 // scales of a tile's columns, by block
@@ -98,6 +100,11 @@ INLINE void tile(int n_row, int n_col, int64_t n_block, const char * w, size_t r
 
     for (int64_t b = 0; b < n_block; b++) {
         const __m128 ys = _mm_loadu_ps(scales[b].s);
+        if (n_col == 1) {
+            const char * next = w + AHEAD + b * n_row * (int64_t) sizeof(struct block_w);
+            _mm_prefetch(next, _MM_HINT_T0);
+            _mm_prefetch(next + 64, _MM_HINT_T0);
+        }
         __m256i wq[ROWS];
         __m256  wd[ROWS];
         for (int r = 0; r < n_row; r++) {
