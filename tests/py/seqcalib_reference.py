@@ -46,7 +46,7 @@ class Reference:
         gate = y @ w[f"blk.{il}.ffn_gate.weight"].T
         return x + gate / (1 + np.exp(-gate)) * (y @ w[f"blk.{il}.ffn_up.weight"].T) @ w[f"blk.{il}.ffn_down.weight"].T
 
-    def calibrate(self, sequences, windows, sinks, tau):
+    def calibrate(self, sequences, windows, sinks, tau, per_layer=False):
         """Scores [layer][KV head][window, then full] and the choices, from all positions of the last quarter."""
         ratio = self.n_head // self.n_head_kv
         states = [self.tensors["token_embd.weight"][tokens] for tokens in sequences]
@@ -64,7 +64,8 @@ class Reference:
                             cosine = (cut * full).sum(-1) / np.linalg.norm(cut, axis=-1) / np.linalg.norm(full, axis=-1)
                             sums.append(cosine[len(cosine) - len(cosine) // 4:])
                 scores.append([float(np.mean(sums)) for sums in cosines] + [1.0])
-            chosen = [next(w for w, score in zip([*windows, None], row) if score >= tau) for row in scores]
+            judged = [np.mean(scores, axis=0)] * self.n_head_kv if per_layer else scores
+            chosen = [next(w for w, score in zip([*windows, None], row) if score >= tau) for row in judged]
             states = [self.finish_layer(x, [self.attend(q[:, jh], k[:, jh // ratio], v[:, jh // ratio], chosen[jh // ratio], sinks)
                                             for jh in range(self.n_head)], il) for x, (q, k, v) in zip(states, traces)]
             all_scores.append(scores)

@@ -63,12 +63,12 @@ def test_draft_layers_are_not_calibrated(tool, tmp_path):
 #
 
 
-@pytest.mark.parametrize("sinks, n_seq", [(0, 1), (4, 2)])
-def test_against_a_calibration_in_numpy(tool, tmp_path, sinks, n_seq):
+@pytest.mark.parametrize("sinks, n_seq, per_layer", [(0, 1, False), (4, 2, False), (0, 1, True)])
+def test_against_a_calibration_in_numpy(tool, tmp_path, sinks, n_seq, per_layer):
     # every layer: its scores depend on the windows chosen below it
-    tau = 0.7
+    tau = 0.62 if per_layer else 0.7
     result = tool.run("-m", tool.model("llama"), "-f", tool.text(), *SHORT, "--windows", "16,48,120", "--tau", tau,
-                      "--sinks", sinks, "--n-seq", n_seq, "-o", tmp_path / "p.json")
+                      "--sinks", sinks, "--n-seq", n_seq, *(["--per-layer"] if per_layer else []), "-o", tmp_path / "p.json")
     assert agreement(result) >= 0.9999
     found = json.loads((tmp_path / "p.json").read_text())["operating_points"][0]
 
@@ -78,7 +78,7 @@ def test_against_a_calibration_in_numpy(tool, tmp_path, sinks, n_seq):
     assert set(tool.text().read_text()) <= set(LETTERS)
     n = CONTEXT - 1  # and BOS
     sequences = [[1, *tokens[i * n:(i + 1) * n]] for i in range(n_seq)]
-    scores, windows = Reference(tool.model("llama"), 4, 2, 64).calibrate(sequences, (16, 48, 120), sinks, tau)
+    scores, windows = Reference(tool.model("llama"), 4, 2, 64).calibrate(sequences, (16, 48, 120), sinks, tau, per_layer)
 
     assert len({w for row in windows for w in row}) > 1
     for il, (row, expected) in enumerate(zip(found["scores"], scores, strict=True)):
@@ -86,6 +86,7 @@ def test_against_a_calibration_in_numpy(tool, tmp_path, sinks, n_seq):
             # computed in float32, and queries are rounded to F16 where the runtime attends
             assert head == pytest.approx(head_expected, abs=1e-3), il
     assert found["windows"] == windows
+    assert not per_layer or (all(len(set(row)) == 1 for row in windows) and found["method"] == "one window a layer, tau-0.62 for the mean of its heads")
 
 
 @pytest.mark.parametrize("cache_type", ["f32", "bf16", "q8_0"])

@@ -144,6 +144,27 @@ static void print_layer(const struct sc_calib * calib, int32_t row, int32_t ip) 
     sc_progress_line(in->progress, "tau %g, layer %d:%s, scores %.4f to %.4f, %.1f%% kept so far", calib->tau[ip], layer->il, list, lo, hi, 100.0*(double) kept/(double) all);
 }
 
+static void choose_heads(const struct sc_input * in, int32_t n_head_kv, const double * scores, double tau, int32_t * windows) {
+    for (int32_t ih = 0; ih < n_head_kv; ih++) {
+        windows[ih] = in->codebook[hwkv_select_threshold(scores + (size_t) ih*(size_t) in->n_codebook, in->n_codebook, tau)];
+    }
+}
+
+static void choose_layer(const struct sc_input * in, int32_t n_head_kv, const double * scores, double tau, int32_t * windows) {
+    double mean[HWKV_CODE_MAX];
+    for (int32_t ic = 0; ic < in->n_codebook; ic++) {
+        mean[ic] = 0.0;
+        for (int32_t ih = 0; ih < n_head_kv; ih++) {
+            mean[ic] += scores[(size_t) ih*(size_t) in->n_codebook + (size_t) ic];
+        }
+        mean[ic] /= n_head_kv;
+    }
+    const int32_t window = in->codebook[hwkv_select_threshold(mean, in->n_codebook, tau)];
+    for (int32_t ih = 0; ih < n_head_kv; ih++) {
+        windows[ih] = window;
+    }
+}
+
 // the scores of a row for all points of a mask, and what each chooses
 static void settle(struct sc_calib * calib, int32_t row, uint64_t mask, const double * scores) {
     const struct sc_input * in = calib->in;
@@ -155,9 +176,7 @@ static void settle(struct sc_calib * calib, int32_t row, uint64_t mask, const do
         }
         const size_t unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->row_unit[row];
         memcpy(calib->scores + unit*(size_t) in->n_codebook, scores, sizeof(*scores)*(size_t) n_head_kv*(size_t) in->n_codebook);
-        for (int32_t ih = 0; ih < n_head_kv; ih++) {
-            calib->windows[unit + (size_t) ih] = in->codebook[hwkv_select_threshold(scores + (size_t) ih*(size_t) in->n_codebook, in->n_codebook, calib->tau[ip])];
-        }
+        (in->per_layer ? choose_layer : choose_heads)(in, n_head_kv, scores, calib->tau[ip], calib->windows + unit);
         calib->known[(size_t) ip*(size_t) in->geo->n_full + (size_t) row] = true;
     }
 }

@@ -32,6 +32,7 @@ static const char HELP[] =
     "        --budget B           select the best point within B: a share of the full cache such as 0.7, or bytes such as\n"
     "                             512MiB or 2GiB as allocated at this context. Exit code 3 if none fits; the file is still\n"
     "                             written. Without it the first floor of the list is selected\n"
+    "        --per-layer          one window for all KV heads of a layer, by the mean of their scores: to compare with\n"
     "        --n-query N          query positions scored in each sequence, from its last quarter (default: 256)\n"
     "        --seed N             of the query positions (default: 42)\n"
     "\n"
@@ -231,6 +232,7 @@ static bool read_flag(struct sc_options * opt, const char * arg) {
     const struct flag_option flags[] = {
         { "--parse-special", NULL, &opt->parse_special },
         { "--naive",         NULL, &opt->naive         },
+        { "--per-layer",     NULL, &opt->per_layer     },
         { "--resume",        NULL, &opt->resume        },
         { "--json-progress", NULL, &opt->json_progress },
         { "--dry-run",       NULL, &opt->dry_run       },

@@ -43,6 +43,7 @@ struct sc_options {
 
     bool   parse_special;
     bool   naive;
+    bool   per_layer;
 
     double   budget;                   // R_C, 0: none
     uint64_t budget_bytes;             // of the allocated plan, 0: none

@@ -56,6 +56,9 @@ void sc_artifact_id(const struct sc_input * in, double tau, char hex[65]) {
     hwkv_sha256_string(&s, ggml_type_name(in->type_v));
     snprintf(text, sizeof(text), "%.17g", tau);
     hwkv_sha256_string(&s, text);
+    if (in->per_layer) {
+        hwkv_sha256_string(&s, "per-layer");
+    }
     hwkv_sha256_final(&s, hex);
 }
 
@@ -105,13 +108,16 @@ static int add_points(struct hwkv_policy * policy, const struct sc_calib * calib
         const size_t unit = (size_t) ip*(size_t) calib->n_unit;
         char tau[SC_TAU_NAME];
         char name[64];
+        char method[128];
         char id[65];
         snprintf(name, sizeof(name), "tau-%s", sc_tau_name(calib->tau[ip], tau));
+        snprintf(method, sizeof(method), "one window a layer, %s for the mean of its heads", name);
         sc_artifact_id(calib->in, calib->tau[ip], id);
 
         const struct hwkv_point_params point = {
             .name        = name,
-            .tau         = calib->tau[ip],
+            .tau         = calib->in->per_layer ? 0.0 : calib->tau[ip],
+            .method      = calib->in->per_layer ? method : NULL,
             .windows     = calib->windows + unit,
             .scores      = calib->scores + unit*(size_t) calib->in->n_codebook,
             .artifact_id = id,

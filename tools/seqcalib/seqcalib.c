@@ -206,6 +206,7 @@ static void make_input(struct run * run) {
         .type_k     = types[opt->type_k],
         .type_v     = types[opt->type_v],
         .tokens     = run->tokens,
+        .per_layer  = opt->per_layer,
         .naive      = opt->naive,
         .progress   = run->progress,
         .stop       = &sc_stop,

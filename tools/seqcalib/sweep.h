@@ -33,6 +33,7 @@ struct sc_input {
 
     const llama_token * tokens; // [n_seq][n_ctx]
 
+    bool per_layer;             // the heads of a layer take one window
     bool naive;                 // run all layers below from the tokens for every layer, keep nothing
 
     struct sc_progress          * progress; // or NULL; a full-attention layer is one unit of work
