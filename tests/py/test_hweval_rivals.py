@@ -43,7 +43,7 @@ def test_a_rival_has_the_bytes_and_less_than_a_step_more(share):
     assert GEOMETRY.cells(window + 1) > GEOMETRY.cells(window)  # no longer one fits into these cells
 
     scores = [[0.5 + 0.1 * il + 0.05 * i for i in range(3)] + [1.0] for il in range(4)]
-    windows = rivals.match_layers(GEOMETRY, scores, [256, 1024, 2048, "full"], target)
+    windows = rivals.match_layers(GEOMETRY, rivals.choices_of_scores(scores, [256, 1024, 2048, "full"]), target)
     assert target <= GEOMETRY.bytes(GEOMETRY.layer_rows(windows)) < target + 3 * 64 * CELL or set(windows) == {256}
     in_order = [GEOMETRY.cells(window) for window in windows]
     assert in_order == sorted(in_order, reverse=True)  # the layer with the lowest scores needs most
@@ -214,6 +214,31 @@ def test_allocated_bytes_of_rivals(tiny, tmp_path):
     assert configs["q8_0"].bytes == configs["full"].bytes * 34 // 64 and configs["q4_0"].bytes == configs["full"].bytes * 18 // 64
     assert configs["ours-q8_0"].bytes == ours.bytes * 34 // 64
     assert configs["ours-q8_0"].arguments()[:4] == ["-ctk", "q8_0", "-ctv", "q8_0"] and configs["full"].arguments() == []
+
+
+@pytest.mark.bridge
+def test_a_calibration_by_layers_is_used(tiny, tmp_path):
+    programs = need_program("llama-kv-policy").parent
+    windows = ["128", "512", "full", "256"]
+    tools.make(programs, "layers", tmp_path / "layers.json", "-m", tiny / "tiny.gguf", "-c", 1024, "--windows", ",".join(windows), "--sinks", 4)
+
+    def layers(**more):
+        maker = rivals.Maker(programs, tiny / "tiny.gguf", tiny / "policy.json", 1024, tmp_path, **more)
+        return maker, next(config for config in maker.all(["tau-0.7"]) if config.series == "layers")
+
+    plain, by_scores = layers()
+    maker, found = layers(layers=tmp_path / "layers.json")
+    assert (by_scores.note, found.note) == ("mean scores of tau-0.7", "calibrated by layers")
+    assert plain.identity == plain.hash != maker.identity
+    rows = json.loads(open(found.policy).read())["operating_points"][0]["windows"]
+    # widened or cut to the same bytes, the layers that need most still have most
+    cells = [maker.geometry.cells(row[0]) for row in rows]
+    assert cells[0] <= cells[3] <= cells[1] <= cells[2]
+    by_heads = json.loads((tiny / "policy.json").read_text())
+    by_heads["operating_points"][0]["windows"][0][:2] = [128, "full"]
+    (tmp_path / "heads.json").write_text(json.dumps(by_heads))
+    with pytest.raises(Failure, match="no operating point with one window a layer"):
+        layers(layers=tmp_path / "heads.json")
 
 
 def all_command(tiny, data, out):

@@ -4,6 +4,7 @@ Bytes are those that llama-kv-policy predicts and the runtime allocates. Each ri
 against, up to its own next step; how many more is in the table.
 """
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -94,20 +95,28 @@ def layer_scores(policy):
     return [[sum(head[i] for head in row) / len(row) for i in range(len(policy["codebook"]))] for row in best["scores"]], best["name"]
 
 
-def match_layers(geometry, scores, codebook, target):
-    """One window for each layer: the smallest whose mean score reaches a floor, and the floor as high as the bytes allow.
+def choices_of_scores(scores, codebook):
+    """Windows of all layers, fewest bytes first: the smallest whose mean score reaches a floor, for every floor."""
+    return [[next(window for window, score in zip(codebook, row) if score >= floor) for row in scores]
+            for floor in sorted({score for row in scores for score in row})]
 
-    What is left below the target goes to the layers that the next higher floor would widen.
+
+def choices_of_policy(policy, geometry):
+    """The same from a calibration that gave every layer one window."""
+    rows = [[row[0] for row in point["windows"]] for point in policy["operating_points"] if all(len(set(row)) == 1 for row in point["windows"])]
+    return sorted(rows, key=lambda windows: geometry.bytes(geometry.layer_rows(windows)))
+
+
+def match_layers(geometry, choices, target):
+    """One window for each layer: the last choice within the target's bytes.
+
+    What is left below the target goes to the layers that the next choice widens.
     """
-    def choose(floor):
-        return [next(window for window, score in zip(codebook, row) if score >= floor) for row in scores]
-
     def size(windows):
         return geometry.bytes(geometry.layer_rows(windows))
 
-    windows = choose(0.0)
-    for floor in sorted({score for row in scores for score in row}):
-        wider = choose(floor)
+    windows = [next(iter(sorted({w for row in choices for w in row if w != FULL})), FULL)] * len(geometry.heads)
+    for wider in choices:
         if size(wider) > target:
             break
         windows = wider
@@ -130,21 +139,41 @@ def match_duo(geometry, window, target):
     return min(len(flat), max(0, -int(-(target - low) // more)))
 
 
-class Maker:
-    """Makes all caches of a comparison; policies go into `out`."""
+def read_policy(path):
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Failure(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise Failure(f"{path} is not a policy file") from None
 
-    def __init__(self, programs, model, policy, n_ctx, out):
+
+def layers_beside(policy):
+    """The policy with one window a layer that belongs to it, by its name, or None."""
+    path = Path(policy)
+    path = path.with_name(f"{path.stem}-layers.json")
+    return path if path.is_file() else None
+
+
+class Maker:
+    """Makes all caches of a comparison; policies go into `out`.
+
+    `layers` is a policy calibrated with one window a layer; without it that rival goes by the scores of `policy`.
+    """
+
+    def __init__(self, programs, model, policy, n_ctx, out, layers=None):
         self.programs, self.model, self.policy, self.n_ctx, self.out = Path(programs), model, Path(policy), n_ctx, Path(out)
-        try:
-            self.data = json.loads(self.policy.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise Failure(f"cannot read {policy}: {error.strerror}") from None
-        except ValueError:
-            raise Failure(f"{policy} is not a policy file") from None
+        self.data = read_policy(policy)
         self.out.mkdir(parents=True, exist_ok=True)
         first = self.check(self.policy)
         self.hash, self.plain = first["policy_sha256"], first["plain_bytes"]
         self.geometry = Geometry(self.data["model"]["layers"], n_ctx, first["n_pad"], first["n_rollback"])
+        self.layers = layers and Path(layers)
+        self.layer_choices = layers and choices_of_policy(read_policy(layers), self.geometry)
+        if layers and not self.layer_choices:
+            raise Failure(f"{layers} has no operating point with one window a layer; llama-seqcalib --per-layer makes them", code=3)
+        self.layers_hash = layers and hashlib.sha256(self.layers.read_bytes()).hexdigest()
+        self.identity = f"{self.hash}+{self.layers_hash}" if layers else self.hash  # of all that is made
         self.left_out = []
 
     def check(self, policy, point=None, cache="f16"):
@@ -187,10 +216,11 @@ class Maker:
             self.left_out.append(f"window per layer and DuoAttention at {target.name}: the policy holds no scores")
         else:
             sinks = self.data["sinks"]
-            windows = match_layers(self.geometry, scores, self.data["codebook"], target.bytes)
+            choices = self.layer_choices or choices_of_scores(scores, self.data["codebook"])
+            windows = match_layers(self.geometry, choices, target.bytes)
             text = ",".join(FULL if window == FULL or window >= self.n_ctx else str(window) for window in windows)
             if set(text.split(",")) != {FULL}:
-                yield self.made("layers", target, "layers", [*model, "--windows", text, "--sinks", sinks], f"mean scores of {source}")
+                yield self.made("layers", target, "layers", [*model, "--windows", text, "--sinks", sinks], "calibrated by layers" if self.layer_choices else f"mean scores of {source}")
             smallest = next(window for window in self.data["codebook"] if window != FULL)
             n_heads = sum(self.geometry.heads)
             n_full = match_duo(self.geometry, smallest, target.bytes)

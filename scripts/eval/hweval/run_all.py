@@ -38,6 +38,8 @@ def stage_names(text):
 def add_options(parser):
     parser.add_argument("--model-file", type=Path, required=True, metavar="GGUF")
     parser.add_argument("--policy", type=Path, required=True)
+    parser.add_argument("--layers-policy", type=Path, metavar="JSON",
+                        help="of llama-seqcalib --per-layer, for the rival with one window a layer; default: the policy's name with -layers, if there is one")
     parser.add_argument("--points", type=lambda text: text.split(","), help="two operating points; default: the selected one and the smallest other")
     parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin", help="folder of the programs; default: build/bin")
     parser.add_argument("--limit-minutes", type=positive, default=120, metavar="N", help="what does not fit is left out, and named; default: 120")
@@ -99,7 +101,7 @@ class State:
 
     def __init__(self, options, maker):
         self.path = options.out / "plan.json"
-        identity = {"version": 1, "model": options.model_file.name, "model_sha256": report.file_hash(options.model_file), "policy_sha256": maker.hash,
+        identity = {"version": 1, "model": options.model_file.name, "model_sha256": report.file_hash(options.model_file), "policy_sha256": maker.hash, "layers_policy_sha256": maker.layers_hash,
                     "seed": options.seed, "asked": asked(options)}
         if self.path.exists():
             self.load(identity)
@@ -213,7 +215,7 @@ def comparison(options, plan):
 
 def run_rivals_kl(options, plan, maker):
     configs = maker.all(plan.kl_targets)
-    kl = measure_kl(comparison(options, plan), configs, maker.hash, plan.chunks)
+    kl = measure_kl(comparison(options, plan), configs, maker.identity, plan.chunks)
     write_whole(options.out / "rivals" / "kl.json", json.dumps({"configs": rivals.describe(configs), "left_out": maker.left_out, "kl": kl}, indent=1) + "\n")
     check_complete([record for found in kl.values() for record in found])
 
@@ -223,7 +225,7 @@ def run_needle(options, plan, maker):
     configs = maker.all(plan.needle_targets)
     many = [(length, depth, index) for length in plan.lengths for depth in plan.depths for index in range(plan.needle_examples)]
     few = [(plan.context, depth, index) for depth in plan.rival_depths for index in range(plan.rival_examples)]
-    found = measure_needles(comparison(options, plan), configs, maker.hash, lambda config: sorted({*few, *many}) if config.name in ("full", *plan.points) else few)
+    found = measure_needles(comparison(options, plan), configs, maker.identity, lambda config: sorted({*few, *many}) if config.name in ("full", *plan.points) else few)
     records = {name: [{"length": job[0], "depth": job[1], "index": job[2], **record} for job, record in records.items()] for name, records in found.items()}
     write_whole(options.out / "rivals" / "needle.json", json.dumps({"configs": rivals.describe(configs), "needle": records}, indent=1) + "\n")
     check_complete([record for found in records.values() for record in found])
@@ -305,7 +307,8 @@ def run(options):
     options.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     limit = 60.0 * options.limit_minutes
-    maker = rivals.Maker(options.programs, options.model_file, options.policy, max(options.lengths), options.out / "rivals" / "policies")
+    maker = rivals.Maker(options.programs, options.model_file, options.policy, max(options.lengths), options.out / "rivals" / "policies",
+                         options.layers_policy or rivals.layers_beside(options.policy))
     state = State(options, maker)
     if state.data["loads"][-1] > 0.5:
         say(f"warning: the load of this machine is {state.data['loads'][-1]}, expected a quiet one: speeds and the estimate are worse than they could be")

@@ -20,6 +20,8 @@ N_CHUNKS = 8
 def add_options(parser):
     parser.add_argument("--model-file", type=Path, required=True, metavar="GGUF")
     parser.add_argument("--policy", type=Path, required=True)
+    parser.add_argument("--layers-policy", type=Path, metavar="JSON",
+                        help="of llama-seqcalib --per-layer, for the rival with one window a layer; default: the policy's name with -layers, if there is one")
     parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin", help="folder of the programs; default: build/bin")
     parser.add_argument("--targets", type=lambda text: text.split(","), help="operating points that rivals are held against; default: all")
     parser.add_argument("--context", type=positive, default=4096, help="of chunks, needle samples and bytes; default: 4096")
@@ -149,16 +151,17 @@ def markdown_of(rows, kl, needle, n_ctx, left_out):
 
 def run(options):
     setup = Setup(options.programs, options.model_file, options.context, options.threads, options.data, options.seed, options.out)
-    maker = rivals.Maker(options.programs, options.model_file, options.policy, options.context, options.out / "policies")
+    maker = rivals.Maker(options.programs, options.model_file, options.policy, options.context, options.out / "policies",
+                         options.layers_policy or rivals.layers_beside(options.policy))
     names = [point["name"] for point in maker.data["operating_points"]]
     for name in options.targets or []:
         if name not in names:
             raise Failure(f"{options.policy} has no operating point '{name}', expected one of: {', '.join(names)}", code=3)
     configs = maker.all(options.targets or names)
     say(f"{len(configs)} caches, {options.chunks} chunks and {options.examples * len(options.depths)} needles each")
-    kl = measure_kl(setup, configs, maker.hash, options.chunks, options.texts)
+    kl = measure_kl(setup, configs, maker.identity, options.chunks, options.texts)
     jobs = [(options.context, depth, index) for depth in options.depths for index in range(options.examples)]
-    needle = measure_needles(setup, configs, maker.hash, lambda config: jobs)
+    needle = measure_needles(setup, configs, maker.identity, lambda config: jobs)
     return write(options, configs, kl, needle, maker)
 
 
