@@ -47,11 +47,11 @@ def free_port():
 class ServerProcess:
     """llama-server on a free port of this machine, one thread, no network. Use it as a context manager."""
 
-    def __init__(self, model, log_path, *args, ctx=2048, slots=1):
+    def __init__(self, model, log_path, *args, ctx=2048, slots=1, program=None):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = Path(log_path)
-        self.command = [str(need_program("llama-server")), "-m", str(model), "--host", "127.0.0.1", "--port", str(self.port),
+        self.command = [str(program or need_program("llama-server")), "-m", str(model), "--host", "127.0.0.1", "--port", str(self.port),
                         "-t", "1", "-c", str(ctx), "-np", str(slots), "--offline", *args]
         self.process = None
 
