@@ -264,7 +264,7 @@ def pristine_server():
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_real_model_answers_as_in_a_cold_run(model, tmp_path):
-    """Q4_1: batches of other sizes add in another order. How close the two best may be where that flips them, the unpatched server tells."""
+    """Q4_1: batches of other sizes add in another order. By how much that moves the best token's lead, the unpatched server tells."""
     policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
 
     def run(*args, watch, program=None):
@@ -285,7 +285,7 @@ def test_a_real_model_answers_as_in_a_cold_run(model, tmp_path):
 
     steps, plain, plain_picked, plain_cold = run(watch=False, program=pristine_server())
     _, warm, warm_picked, cold = run("--kv-policy", str(policy), watch=True)
-    tolerance = max(flips(plain_picked, plain_cold), default=0.0)
+    tolerance = largest_change(plain_picked, plain_cold)
     print("flips of the unpatched server", flips(plain_picked, plain_cold), "with a policy", flips(warm_picked, cold),
           "largest changes of the lead", largest_change(plain_picked, plain_cold), largest_change(warm_picked, cold))
     assert max(flips(warm_picked, cold), default=0.0) <= tolerance
