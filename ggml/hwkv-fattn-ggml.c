@@ -2,28 +2,22 @@
 
 #include "hwkv-fattn-ggml.h"
 #include "hwkv-fattn.h"
+#include "hwkv-switch.h"
 
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
-static atomic_int enabled = -1; // -1: the environment has not been asked
+static atomic_int enabled = HWKV_SWITCH_UNKNOWN;
 
 void hwkv_fattn_enable(bool on) {
     atomic_store(&enabled, on);
 }
 
 static bool is_enabled(void) {
-    int on = atomic_load_explicit(&enabled, memory_order_relaxed);
-    if (on < 0) {
-        const char * env = getenv("GGML_HWKV_FATTN");
-        on = env == NULL || strcmp(env, "0") != 0;
-        atomic_store(&enabled, on);
-    }
-    return on;
+    return hwkv_switch_is_on(&enabled, "GGML_HWKV_FATTN");
 }
 
 static bool kv_from_tensor(struct hwkv_fattn_kv * kv, const struct ggml_tensor * t) {

@@ -1,25 +1,18 @@
 #include "hwkv-mulmat.h"
+#include "hwkv-switch.h"
 
 #include "ggml.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
-static atomic_int enabled = -1; // -1: the environment has not been asked
+static atomic_int enabled = HWKV_SWITCH_UNKNOWN;
 
 void hwkv_mul_mat_enable(bool on) {
     atomic_store(&enabled, on);
 }
 
 static bool is_enabled(void) {
-    int on = atomic_load_explicit(&enabled, memory_order_relaxed);
-    if (on < 0) {
-        const char * env = getenv("GGML_HWKV_MULMAT");
-        on = env == NULL || strcmp(env, "0") != 0;
-        atomic_store(&enabled, on);
-    }
-    return on;
+    return hwkv_switch_is_on(&enabled, "GGML_HWKV_MULMAT");
 }
 
 // ggml has kernels for several columns at once for most types of weights, but not for Q4_1. This one keeps its dot product's
