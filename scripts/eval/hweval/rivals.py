@@ -4,12 +4,11 @@ Bytes are those that llama-kv-policy predicts and the runtime allocates. Each ri
 against, up to its own next step; how many more is in the table.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from . import tools
+from . import report, tools
 from .core import Failure, say
 from .server import policy_arguments
 
@@ -115,7 +114,7 @@ def match_layers(geometry, choices, target):
     def size(windows):
         return geometry.bytes(geometry.layer_rows(windows))
 
-    windows = [next(iter(sorted({w for row in choices for w in row if w != FULL})), FULL)] * len(geometry.heads)
+    windows = [min((window for row in choices for window in row if window != FULL), default=FULL)] * len(geometry.heads)
     for wider in choices:
         if size(wider) > target:
             break
@@ -158,7 +157,8 @@ def layers_beside(policy):
 class Maker:
     """Makes all caches of a comparison; policies go into `out`.
 
-    `layers` is a policy calibrated with one window a layer; without it that rival goes by the scores of `policy`.
+    `layers` is a policy calibrated with one window a layer, by default the one beside `policy`; where there is none, that rival goes by
+    the scores of `policy`.
     """
 
     def __init__(self, programs, model, policy, n_ctx, out, layers=None):
@@ -168,11 +168,11 @@ class Maker:
         first = self.check(self.policy)
         self.hash, self.plain = first["policy_sha256"], first["plain_bytes"]
         self.geometry = Geometry(self.data["model"]["layers"], n_ctx, first["n_pad"], first["n_rollback"])
-        self.layers = layers and Path(layers)
+        layers = layers or layers_beside(policy)
         self.layer_choices = layers and choices_of_policy(read_policy(layers), self.geometry)
         if layers and not self.layer_choices:
             raise Failure(f"{layers} has no operating point with one window a layer; llama-seqcalib --per-layer makes them", code=3)
-        self.layers_hash = layers and hashlib.sha256(self.layers.read_bytes()).hexdigest()
+        self.layers_hash = layers and report.file_hash(layers)
         self.identity = f"{self.hash}+{self.layers_hash}" if layers else self.hash  # of all that is made
         self.left_out = []
 

@@ -308,7 +308,7 @@ def run(options):
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     limit = 60.0 * options.limit_minutes
     maker = rivals.Maker(options.programs, options.model_file, options.policy, max(options.lengths), options.out / "rivals" / "policies",
-                         options.layers_policy or rivals.layers_beside(options.policy))
+                         options.layers_policy)
     state = State(options, maker)
     if state.data["loads"][-1] > 0.5:
         say(f"warning: the load of this machine is {state.data['loads'][-1]}, expected a quiet one: speeds and the estimate are worse than they could be")

@@ -151,8 +151,7 @@ def markdown_of(rows, kl, needle, n_ctx, left_out):
 
 def run(options):
     setup = Setup(options.programs, options.model_file, options.context, options.threads, options.data, options.seed, options.out)
-    maker = rivals.Maker(options.programs, options.model_file, options.policy, options.context, options.out / "policies",
-                         options.layers_policy or rivals.layers_beside(options.policy))
+    maker = rivals.Maker(options.programs, options.model_file, options.policy, options.context, options.out / "policies", options.layers_policy)
     names = [point["name"] for point in maker.data["operating_points"]]
     for name in options.targets or []:
         if name not in names:
