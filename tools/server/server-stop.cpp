@@ -58,9 +58,11 @@ static const int PATIENCE_MS = 4000;
     _Exit(code);
 }
 
-static void warn_of_requests() {
+// the last resort
+[[noreturn]] static void end_with_requests() {
     LOG_WRN("srv  %12s: some requests do not end, the server does\n", "stop");
     common_log_flush(common_log_main());
+    end_process(0);
 }
 
 #if defined(_WIN32)
@@ -80,8 +82,7 @@ void hwkv_stop_notify(int signal) {
     g_stop(signal);
     std::thread([]() {
         std::this_thread::sleep_for(std::chrono::milliseconds(PATIENCE_MS));
-        warn_of_requests();
-        end_process(0);
+        end_with_requests();
     }).detach();
 }
 
@@ -117,13 +118,11 @@ static int wait_for_signal(int timeout_ms) {
     return signal;
 }
 
-// the last resort, or what the impatient ask for
 static void end_soon() {
     if (wait_for_signal(PATIENCE_MS) != 0) {
-        end_process(1);
+        end_process(1); // somebody is impatient
     }
-    warn_of_requests();
-    end_process(0);
+    end_with_requests();
 }
 
 void hwkv_stop_start(const std::function<void(int)> & stop) {
