@@ -22,7 +22,7 @@ pytestmark = pytest.mark.server
 
 N_CLIENTS = 8
 N_SLOTS = 4
-N_REAL = 50  # requests of each client to the real model: an hour on one thread
+N_REAL = 50  # requests of each client to the real model: twenty minutes on one thread
 TIMEOUT = 600  # of one request that waits for others
 
 
