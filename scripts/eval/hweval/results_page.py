@@ -155,7 +155,8 @@ def head(state, plan):
         f"{state['model']}, full cache and policy `{state['policy_sha256'][:12]}`. Written by `make eval`; how each figure is made: [evaluation](evaluation.md).\n\n"
         f"- model: {state['model']}, sha256 `{state['model_sha256'][:16]}`\n"
         f"- policy: sha256 `{state['policy_sha256']}`, points {', '.join(plan.all_points)}\n"
-        f"- commit: {', '.join(map(str, state['commits']))}\n"
+        + (f"- policy with one window a layer: sha256 `{state['layers_policy_sha256']}`\n" if state.get("layers_policy_sha256") else "")
+        + f"- commit: {', '.join(map(str, state['commits']))}\n"
         f"- command: `{state['command']}`\n"
         f"- machine: {machine['cpu']}, {machine['n_cpus']} CPUs, {machine['memory_gib']} GiB, {', '.join(machine['gpus']) or 'no GPU'}; {machine['system']}; "
         f"{state['threads']} threads; load at the start {', '.join(map(str, state['loads']))}\n"
