@@ -315,4 +315,4 @@ def test_all_says_what_is_missing(tmp_path, capsys):
         assert text in capsys.readouterr().err
     with pytest.raises(SystemExit) as usage:
         cli.main(["all", "--model-file", "x", "--policy", "y", "--skip", "rulers"])
-    assert usage.value.code == 2 and "found stage 'rulers', expected some of systems,capacity" in capsys.readouterr().err
+    assert usage.value.code == 2 and "found stage 'rulers', expected some of capacity,verify" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from .core import Failure, say
 from .ruler import N_PREDICT, TASKS
 
-STAGES = ("systems", "capacity", "verify", "rivals", "needle", "ruler")
+STAGES = ("capacity", "verify", "rivals", "needle", "ruler", "systems")  # the last is short and takes what time is left
 KEYS = {"systems": ["systems_contexts"], "capacity": ["skipped"], "verify": ["verify_chunks"], "rivals": ["kl_targets"],
         "needle": ["needle_examples", "needle_targets", "rival_depths"], "ruler": ["ruler_examples"]}  # of Plan
 MARGIN = 0.98  # of the limit that estimates may fill

@@ -69,16 +69,16 @@ def add_options(parser):
 #
 
 def measure_speed(options, arguments, name, n_long):
-    """Two requests to one server: a short prompt and one that fills the context."""
+    """Requests to one server: a short prompt, after one that warms it up, and one that fills the context."""
     text = " ".join(Haystack(options.data).words[:2 * n_long])
     with start(options.programs / "llama-server", base_arguments(options.model_file, n_long + 64, options.threads) + arguments,
                options.out / "server-speed.log", name) as server:
         tokens = server.ask("/tokenize", {"content": text})["tokens"]
         found = []
-        for n in (min(256, n_long // 4), n_long):
+        for n in (short := min(256, n_long // 4), short, n_long):
             timings = server.ask("/completion", {"prompt": tokens[:n], "n_predict": 17, "temperature": 0, "ignore_eos": True, "cache_prompt": False})["timings"]
             found.append((timings["prompt_n"], timings["prompt_ms"] / 1000, timings["predicted_ms"] / 16000))
-    return planning.Speed.fit(*found)
+    return planning.Speed.fit(*found[1:])
 
 
 def new_plan(options, maker):
