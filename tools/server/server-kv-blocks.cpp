@@ -59,7 +59,11 @@ server_kv_blocks::~server_kv_blocks() {
     }
 }
 
-server_kv_block * server_kv_blocks::take(const uint8_t * data, size_t size) {
+size_t server_kv_blocks::size_of(size_t size) {
+    return size + BLOCK_EXTRA;
+}
+
+server_kv_block * server_kv_blocks::take(const uint8_t * data, size_t size, size_t limit) {
     const uint64_t hash = server_kv_hash(data, size);
 
     const auto range = blocks.equal_range(hash);
@@ -69,6 +73,10 @@ server_kv_block * server_kv_blocks::take(const uint8_t * data, size_t size) {
             block->refs++;
             return block;
         }
+    }
+
+    if (n_bytes + size_of(size) > limit) {
+        return nullptr;
     }
 
     auto * block = static_cast<server_kv_block *>(malloc(sizeof(server_kv_block) + size));
@@ -84,7 +92,7 @@ server_kv_block * server_kv_blocks::take(const uint8_t * data, size_t size) {
         free(block);
         throw;
     }
-    n_bytes += size + BLOCK_EXTRA;
+    n_bytes += size_of(size);
 
     return block;
 }
@@ -101,7 +109,7 @@ void server_kv_blocks::release(server_kv_block * block) {
             break;
         }
     }
-    n_bytes -= block->size + BLOCK_EXTRA;
+    n_bytes -= size_of(block->size);
     free(block);
 }
 
@@ -131,14 +139,33 @@ static size_t cut(const uint8_t * data, size_t size) {
     return end;
 }
 
-void server_kv_blocks::take_all(const uint8_t * data, size_t size, std::vector<server_kv_block *> & out) {
+void server_kv_cutter::write(const void * data, size_t size) {
+    const auto * p = static_cast<const uint8_t *>(data);
+
     while (size > 0) {
-        const size_t n = cut(data, size);
-        out.push_back(nullptr); // first, so that nothing is lost when memory runs out
-        out.back() = take(data, n);
-        data += n;
+        const size_t n = std::min(size, 16*BLOCK_MAX - ahead.size());
+        ahead.insert(ahead.end(), p, p + n);
+        if (ahead.size() == 16*BLOCK_MAX) {
+            cut_all(BLOCK_MAX); // where a block ends does not depend on how the bytes came
+        }
+        p    += n;
         size -= n;
     }
+}
+
+void server_kv_cutter::finish() {
+    cut_all(1);
+}
+
+// as long as there are so many bytes
+void server_kv_cutter::cut_all(size_t n_ahead) {
+    size_t i = 0;
+    while (ahead.size() - i >= n_ahead) {
+        const size_t n = cut(ahead.data() + i, ahead.size() - i);
+        fn(ahead.data() + i, n);
+        i += n;
+    }
+    ahead.erase(ahead.begin(), ahead.begin() + i);
 }
 
 server_kv_packed::server_kv_packed(std::shared_ptr<server_kv_blocks> store) : store(std::move(store)) {
@@ -160,22 +187,10 @@ size_t server_kv_packed::size_alone() const {
     size_t res = 0;
     for (const auto * blocks : { &tgt, &dft }) {
         for (const auto * block : *blocks) {
-            res += block->refs == 1 ? block->size + BLOCK_EXTRA : 0;
+            res += block && block->refs == 1 ? server_kv_blocks::size_of(block->size) : 0;
         }
     }
     return res;
-}
-
-void server_kv_packed::join(const std::vector<server_kv_block *> & blocks, std::vector<uint8_t> & out) {
-    size_t size = 0;
-    for (const auto * block : blocks) {
-        size += block->size;
-    }
-
-    out.reserve(out.size() + size);
-    for (const auto * block : blocks) {
-        out.insert(out.end(), block->data(), block->data() + block->size);
-    }
 }
 
 void server_kv_count::add(const server_kv_packed & packed) {
@@ -190,10 +205,10 @@ void server_kv_count::add(const server_kv_packed & packed) {
             const uint64_t seen = block->mark & ~(1ull << 63);
 
             if (seen < first) {
-                n_bytes += block->size + BLOCK_EXTRA;
+                n_bytes += server_kv_blocks::size_of(block->size);
                 block->mark = mark;
             } else if (seen != mark && block->mark == seen) {
-                n_shared += block->size + BLOCK_EXTRA;
+                n_shared += server_kv_blocks::size_of(block->size);
                 block->mark = mark | (1ull << 63);
             }
         }

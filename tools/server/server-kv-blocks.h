@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -25,12 +26,11 @@ class server_kv_blocks {
 public:
     ~server_kv_blocks();
 
-    // a reference to the block with this content, made if there is none; at most 4 GiB
-    server_kv_block * take(const uint8_t * data, size_t size);
+    // a reference to the block with this content, made if there is none and the store stays within `limit`, else null; at most 4 GiB
+    server_kv_block * take(const uint8_t * data, size_t size, size_t limit = SIZE_MAX);
     void release(server_kv_block * block);
 
-    // cuts data into blocks and appends a reference to each
-    void take_all(const uint8_t * data, size_t size, std::vector<server_kv_block *> & out);
+    static size_t size_of(size_t size); // of a block with so many bytes
 
     size_t size()    const { return n_bytes; } // with what the bookkeeping takes
     size_t n_packed() const { return n_live; }
@@ -57,15 +57,29 @@ struct server_kv_packed : common_kv_packed {
     // bytes that no other checkpoint has
     size_t size_alone() const;
 
-    // appends the bytes
-    static void join(const std::vector<server_kv_block *> & blocks, std::vector<uint8_t> & out);
-
     std::shared_ptr<server_kv_blocks> store;
 
-    std::vector<server_kv_block *> tgt;
+    std::vector<server_kv_block *> tgt; // null: not made yet
     std::vector<server_kv_block *> dft;
 
     bool turn = false; // made at the start of a user's turn
+};
+
+// Cuts a stream of bytes into blocks, with no more of it in memory than the next few.
+class server_kv_cutter {
+public:
+    using block_fn = std::function<void(const uint8_t * data, size_t size)>;
+
+    explicit server_kv_cutter(block_fn fn) : fn(std::move(fn)) {}
+
+    void write(const void * data, size_t size);
+    void finish();
+
+private:
+    void cut_all(size_t n_ahead);
+
+    block_fn fn;
+    std::vector<uint8_t> ahead; // not cut yet
 };
 
 // bytes of several checkpoints together

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -84,25 +87,52 @@ bool server_kv_policy::can_resume(const common_prompt_checkpoint & checkpoint, l
     return active() && (keep_newest ? checkpoint.pos_max : checkpoint.pos_min) < p;
 }
 
-void server_kv_policy::unpack(common_prompt_checkpoint & checkpoint) const {
-    if (const auto * packed = packed_of(checkpoint)) {
-        server_kv_packed::join(packed->tgt, checkpoint.data_tgt);
-        server_kv_packed::join(packed->dft, checkpoint.data_dft);
-    }
-}
+// the bytes of blocks, one after the other
+struct block_reader {
+    const std::vector<server_kv_block *> & blocks;
 
-static void forget_bytes(common_prompt_checkpoint & checkpoint) {
-    std::vector<uint8_t>().swap(checkpoint.data_tgt);
-    std::vector<uint8_t>().swap(checkpoint.data_dft);
-}
+    size_t i    = 0; // block
+    size_t done = 0; // bytes of it
+    size_t n    = 0; // bytes in all
 
-void server_kv_policy::prompt_restored(int id_slot, common_prompt_checkpoint & checkpoint) {
-    if (active()) {
-        slots[id_slot].restored = true;
+    static bool read(void * data, size_t size, void * arg) {
+        auto & self = *static_cast<block_reader *>(arg);
+        auto * dst  = static_cast<uint8_t *>(data);
+
+        while (size > 0 && self.i < self.blocks.size()) {
+            const auto * block = self.blocks[self.i];
+
+            const size_t k = std::min<size_t>(size, block->size - self.done);
+            memcpy(dst, block->data() + self.done, k);
+            dst       += k;
+            size      -= k;
+            self.n    += k;
+            self.done += k;
+            if (self.done == block->size) {
+                self.done = 0;
+                self.i++;
+            }
+        }
+        return size == 0;
     }
-    if (checkpoint.packed) {
-        forget_bytes(checkpoint);
+};
+
+void server_kv_policy::load(int id_slot, const common_prompt_checkpoint & checkpoint) {
+    const auto * packed = packed_of(checkpoint);
+    if (!packed) {
+        return;
     }
+
+    const auto load = [&](llama_context * ctx, const std::vector<server_kv_block *> & blocks) {
+        block_reader in = { blocks };
+        if (!blocks.empty() && (llama_kv_policy_checkpoint_read(ctx, id_slot, block_reader::read, &in) != in.n || in.i != blocks.size())) {
+            GGML_ABORT("a context checkpoint cannot be restored: %zu bytes of it were read, %zu blocks of %zu", in.n, in.i, blocks.size());
+        }
+    };
+    load(ctx,     packed->tgt);
+    load(ctx_dft, packed->dft);
+
+    slots[id_slot].restored = true;
 }
 
 void server_kv_policy::prompt_lost(int id_slot, const checkpoints & list, llama_pos p) {
@@ -251,37 +281,82 @@ bool server_kv_policy::checkpoint_begin(int id_slot, checkpoints & list, int64_t
     return true;
 }
 
-void server_kv_policy::pack(checkpoints & list, bool turn) {
-    auto & checkpoint = list.back();
+// Fills in the blocks of a sequence's state. What there is no room for is counted first, so that no more than that is dropped, and
+// made then. False if others are worth more than this one.
+bool server_kv_policy::pack_state(llama_context * ctx, int id_slot, server_kv_packed & packed, std::vector<server_kv_block *> & blocks,
+        const std::vector<checkpoints *> & lists) {
+    size_t n_missing = 0;
+    size_t i         = 0;
+    bool   again     = false;
 
-    const size_t before = store->size();
+    server_kv_cutter cutter([&](const uint8_t * data, size_t size) {
+        const size_t before = store->size();
+        if (!again) {
+            blocks.push_back(nullptr); // first, so that nothing is lost when memory runs out
+        }
+        GGML_ASSERT(i < blocks.size()); // the state is the same both times
+        auto & block = blocks[i++];
+        if (!block) {
+            block = store->take(data, size, again ? SIZE_MAX : limit);
+            n_missing    += block ? 0 : server_kv_blocks::size_of(size);
+            packed.n_new += store->size() - before;
+        }
+    });
+
+    const auto write = [](const void * data, size_t size, void * arg) {
+        try {
+            static_cast<server_kv_cutter *>(arg)->write(data, size);
+            return true;
+        } catch (const std::bad_alloc &) {
+            return false;
+        }
+    };
+    const auto run = [&]() {
+        i = 0;
+        if (llama_kv_policy_checkpoint_write(ctx, id_slot, write, &cutter) == 0) {
+            throw std::runtime_error("no memory");
+        }
+        cutter.finish();
+    };
+
+    run();
+    if (n_missing > 0) {
+        if (!drop(lists, n_missing, &packed)) {
+            return false;
+        }
+        again = true;
+        run();
+    }
+    return true;
+}
+
+void server_kv_policy::pack(int id_slot, checkpoints & list, bool turn, const std::vector<checkpoints *> & lists) {
+    // in the order of their tokens: the nearest is found from the end
+    const auto newest = std::prev(list.end());
+    const auto after  = std::find_if(list.begin(), newest, [&](const auto & cur) { return cur.n_tokens > newest->n_tokens; });
+    list.splice(after, list, newest);
 
     try {
         auto packed = std::make_shared<server_kv_packed>(store);
 
-        store->take_all(checkpoint.data_tgt.data(), checkpoint.data_tgt.size(), packed->tgt);
-        store->take_all(checkpoint.data_dft.data(), checkpoint.data_dft.size(), packed->dft);
+        packed->turn   = turn;
+        newest->packed = packed;
 
-        packed->turn  = turn;
-        packed->n_new = store->size() - before;
-
-        checkpoint.packed = packed;
-        forget_bytes(checkpoint);
-
-        // in the order of their tokens: the nearest is found from the end
-        const auto newest = std::prev(list.end());
-        const auto after  = std::find_if(list.begin(), newest, [&](const auto & cur) { return cur.n_tokens > newest->n_tokens; });
-        list.splice(after, list, newest);
-    } catch (const std::bad_alloc &) {
-        SRV_WRN("no memory for a context checkpoint of %.1f MiB\n", checkpoint.data_tgt.size()/MiB);
-        list.pop_back();
+        if (!pack_state(ctx, id_slot, *packed, packed->tgt, lists) || (ctx_dft && !pack_state(ctx_dft, id_slot, *packed, packed->dft, lists))) {
+            list.erase(newest);
+        }
+    } catch (const std::exception & e) {
+        SRV_WRN("no context checkpoint at %lld tokens: %s\n", (long long) newest->n_tokens, e.what());
+        list.erase(newest);
     }
+    drop(lists);
 }
 
-void server_kv_policy::drop(const std::vector<checkpoints *> & lists) {
+// Until there is room for n_more bytes that `made` still needs. False if that one itself is missed least.
+bool server_kv_policy::drop(const std::vector<checkpoints *> & lists, size_t n_more, const server_kv_packed * made) {
     bool dropped = false;
 
-    while (store->size() > limit) {
+    while (store->size() + n_more > limit) {
         // the one that is missed least for what it takes
         checkpoints         * list = nullptr;
         checkpoints::iterator best;
@@ -293,7 +368,8 @@ void server_kv_policy::drop(const std::vector<checkpoints *> & lists) {
                     continue;
                 }
                 const auto * packed = packed_of(*it);
-                const double value  = usefulness(*cur, it)/(1.0 + (packed ? packed->size_alone() : 0));
+                const size_t size   = (packed ? packed->size_alone() : 0) + (packed && packed == made ? n_more : 0);
+                const double value  = usefulness(*cur, it)/(1.0 + size);
 
                 if (!list || value < best_value) {
                     list       = cur;
@@ -304,6 +380,9 @@ void server_kv_policy::drop(const std::vector<checkpoints *> & lists) {
         }
         if (!list) {
             break;
+        }
+        if (made && packed_of(*best) == made) {
+            return false;
         }
         list->erase(best);
         dropped = true;
@@ -316,6 +395,7 @@ void server_kv_policy::drop(const std::vector<checkpoints *> & lists) {
 #else
     (void) dropped;
 #endif
+    return true;
 }
 
 //

@@ -41,9 +41,8 @@ public:
     // can it after this checkpoint is restored?
     bool can_resume(const common_prompt_checkpoint & checkpoint, llama_pos p) const;
 
-    // puts the bytes of a checkpoint together, and takes them apart again once they are restored
-    void unpack(common_prompt_checkpoint & checkpoint) const;
-    void prompt_restored(int id_slot, common_prompt_checkpoint & checkpoint);
+    // restores it
+    void load(int id_slot, const common_prompt_checkpoint & checkpoint);
 
     // neither helped
     void prompt_lost(int id_slot, const checkpoints & list, llama_pos p);
@@ -69,9 +68,9 @@ public:
     // false: don't make one at n_tokens
     bool checkpoint_begin(int id_slot, checkpoints & list, int64_t n_tokens, const common_chat_msg_spans & spans);
 
-    // the newest one is complete; drops what is too much, anywhere
+    // fills the newest one; drops what is too much, anywhere
     template <typename S>
-    void checkpoint_end(S & slots, server_prompt_cache * cache, checkpoints & list, bool turn) {
+    void checkpoint_end(int id_slot, S & slots, server_prompt_cache * cache, checkpoints & list, bool turn) {
         if (active()) {
             std::vector<checkpoints *> lists;
             if (cache) {
@@ -82,8 +81,7 @@ public:
             for (auto & slot : slots) {
                 lists.push_back(&slot.prompt.checkpoints);
             }
-            pack(list, turn);
-            drop(lists);
+            pack(id_slot, list, turn, lists);
         }
     }
 
@@ -127,8 +125,10 @@ private:
         std::vector<uint32_t> cells_used; // [groups]
     };
 
-    void pack(checkpoints & list, bool turn);
-    void drop(const std::vector<checkpoints *> & lists);
+    void pack(int id_slot, checkpoints & list, bool turn, const std::vector<checkpoints *> & lists);
+    bool pack_state(llama_context * ctx, int id_slot, server_kv_packed & packed, std::vector<server_kv_block *> & blocks,
+                    const std::vector<checkpoints *> & lists);
+    bool drop(const std::vector<checkpoints *> & lists, size_t n_more = 0, const server_kv_packed * made = nullptr);
 
     llama_context   * ctx     = nullptr;
     llama_context   * ctx_dft = nullptr;

@@ -22,7 +22,7 @@
 #endif
 
 static const char     MAGIC[8] = { 'H', 'W', 'K', 'V', 'S', 'L', 'O', 'T' };
-static const uint32_t VERSION  = 1;
+static const uint32_t VERSION  = 2;
 
 [[noreturn]] static void fail(const std::string & reason) {
     throw std::runtime_error(reason);

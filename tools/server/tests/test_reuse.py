@@ -3,8 +3,10 @@
 Small versions run always; those of 20 turns and 7000 tokens are slow.
 """
 
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
@@ -170,6 +172,27 @@ def test_checkpoints_keep_within_their_limit(tmp_path):
         tokens, cached = complete(server, edited, **MORE)
         assert cached >= at - 1
         assert complete(server, edited, cache=False)[0] == tokens
+
+
+def test_no_second_copy_of_a_checkpoint_is_made(tmp_path):
+    """The peak of memory, not only what is left: with rings of 23 MiB, while checkpoints are made, dropped and restored."""
+    model, policy = wide(tmp_path)
+    prompt = words(1, 3000)
+    limit = 34
+
+    def peak(mib):
+        with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--cache-ram", "0", "--metrics", "--kv-policy-checkpoint-mib",
+                           str(mib), ctx=8192) as server:
+            complete(server, prompt)
+            complete(server, prompt + words(2, 300))
+            _, cached = complete(server, prompt + words(3, 100))
+            status = Path(f"/proc/{server.process.pid}/status").read_text()
+            return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024, cached
+
+    with_checkpoints, cached = peak(limit)
+    without, _ = peak(0)
+    assert cached >= len(prompt) - 4  # one was restored
+    assert with_checkpoints - without < (limit + 4) * 2**20
 
 
 def test_a_slot_keeps_at_most_so_many(tmp_path):
