@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import tiny_gguf
@@ -166,6 +167,38 @@ def test_stages_that_began_stay_as_they_are():
     plan.replan(made, some_plan(), 1.0, seconds, began=["rivals", "needle"])
     assert (made.needle_examples, made.kl_targets, made.needle_targets) == (3, ["big", "mid", "small"], ["big", "mid", "small"])
     assert plan.from_json(json.loads(json.dumps(plan.to_json(made)))) == made
+
+
+@pytest.mark.unit
+def test_time_that_is_left_makes_up_for_what_was_left_out(monkeypatch):
+    ran = []
+
+    def left_out():
+        return SimpleNamespace(
+            plan=some_plan(ruler_examples=5, systems_contexts=[2048], dropped=[["systems", "a"], ["rivals", "b"], ["ruler", "c"]], kl_targets=["big"], needle_targets=["big"]),
+            data={"done": ["ruler", "rivals", "systems"], "spent": {"ruler": 100.0, "systems": 100.0, "rivals": 10.0}}, speeds=lambda: (SPEED, SPEED))
+
+    def run_stage(stage, options, state, maker):
+        ran.append(stage)
+        state.data["done"].append(stage)
+        state.data["spent"][stage] *= 2
+
+    monkeypatch.setattr(run_all, "new_plan", lambda options, maker: some_plan())
+    monkeypatch.setattr(run_all, "run_stage", run_stage)
+    monkeypatch.setattr(run_all.results_page, "write", lambda *arguments: None)
+
+    state = left_out()
+    run_all.make_up(None, state, None, 1e9)
+    assert ran == ["ruler", "systems"] and (state.plan.ruler_examples, state.plan.systems_contexts) == (10, [2048, 4096, 8192])
+    assert state.plan.dropped == [["rivals", "b"]] and state.plan.kl_targets == ["big"]
+    ran.clear()
+    run_all.make_up(None, state, None, 1e9)
+    assert ran == []
+
+    state = left_out()
+    run_all.make_up(None, state, None, 210.0 + 110.0)  # enough for one
+    assert ran == ["ruler"] and state.plan.dropped == [["systems", "a"], ["rivals", "b"]]
+    assert plan.restored(some_plan(kl_targets=["big"]), some_plan(), "needle").needle_targets == ["big"]
 
 
 #

@@ -1,6 +1,6 @@
 """How long everything takes on this machine, and what is left out when that is too long."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from .core import Failure, say
 from .ruler import N_PREDICT, TASKS
@@ -8,6 +8,7 @@ from .ruler import N_PREDICT, TASKS
 STAGES = ("capacity", "verify", "rivals", "needle", "ruler", "systems")  # the last is short and takes what time is left
 KEYS = {"systems": ["systems_contexts"], "capacity": ["skipped"], "verify": ["verify_chunks"], "rivals": ["kl_targets"],
         "needle": ["needle_examples", "needle_targets", "rival_depths"], "ruler": ["ruler_examples"]}  # of Plan
+MAKE_UP = ("ruler", "systems", "needle")  # the most missed first. Others can't just go on: text is cut into other chunks, or rivals want needles too
 MARGIN = 0.98  # of the limit that estimates may fill
 FRESH = {"full": 0.8, "policy": 1.0}  # share of RULER's prompts that the server processes; windows can hardly go back
 LEAST = 8      # needles that caches are compared on
@@ -158,6 +159,14 @@ def replan(plan, asked, limit, cost, began=()):
         say(f"not left out after all: {text}")
     if cost(plan) > limit:
         say(f"warning: about {minutes(cost(plan))} are left to do, more than the {minutes(max(limit, 0.0))} of the limit")
+
+
+def restored(plan, asked, stage):
+    """The plan with one stage as it was asked for."""
+    values = {key: getattr(asked, key) for key in KEYS[stage]}
+    if stage == "needle":
+        values["needle_targets"] = plan.kl_targets  # only caches that both know are compared
+    return replace(plan, **values, dropped=[item for item in plan.dropped if item[0] != stage])
 
 
 def minutes(seconds):

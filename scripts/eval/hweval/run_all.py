@@ -269,6 +269,23 @@ def run_stage(stage, options, state, maker):
         state.save()
 
 
+def make_up(options, state, maker, limit):
+    """What was left out of stages that are done, where there is time for it after all. They go on from what they have."""
+    for stage in planning.MAKE_UP:
+        plan = planning.restored(state.plan, new_plan(options, maker), stage)
+        if plan.dropped == state.plan.dropped or stage not in state.data["done"]:
+            continue
+        spent = state.data["spent"][stage]
+        more = spent * (planning.estimate(plan, *state.speeds())[stage] / planning.estimate(state.plan, *state.speeds())[stage] - 1)
+        if more > planning.MARGIN * (limit - sum(state.data["spent"].values())):
+            continue
+        say(f"there is time for all of {stage}: about {planning.minutes(more)} more")
+        state.plan = plan
+        state.data["done"].remove(stage)
+        run_stage(stage, options, state, maker)
+        results_page.write(options, state.data, state.plan)
+
+
 class Ticker:
     """Keeps the time that a stage has taken up to date on disk, for a kill."""
 
@@ -338,6 +355,7 @@ def run(options):
         say(f"{planning.minutes(spent)} so far, about {planning.minutes(state.remaining(state.plan))} left")
         run_stage(stage, options, state, maker)
         results_page.write(options, state.data, state.plan)
+    make_up(options, state, maker, limit)
     results_page.write(options, state.data, state.plan)
     say(f"written: {options.page}")
     return 1 if state.data["failed"] else 0
