@@ -23,7 +23,7 @@ N_PREDICT = 128
 NO_CHECKPOINTS = "without checkpoints"
 CHARACTERS = 8  # of a token, more than any text has on average
 OUT_OF_MEMORY = re.compile(r"failed to allocate|unable to allocate|insufficient memory|out of memory|bad_alloc|cannot allocate memory|outofdevicememory|mmap failed|"
-                           r"resource temporarily unavailable|out of device memory|mem_buffer != NULL", re.IGNORECASE)
+                           r"resource temporarily unavailable|out of device memory|GGML_ASSERT\(.* != NULL\) failed", re.IGNORECASE)
 
 
 class OutOfMemory(Exception):

@@ -126,7 +126,8 @@ def test_probe_goes_on(tmp_path):
 @pytest.mark.unit
 def test_only_memory_counts_as_no_memory():
     for line in ("E ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 3", "what():  std::bad_alloc",
-                 "CUDA error: out of memory", "E ggml_aligned_malloc: insufficient memory (attempted", "ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed"):
+                 "CUDA error: out of memory", "E ggml_aligned_malloc: insufficient memory (attempted",
+                 "ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed"):
         assert systems_run.OUT_OF_MEMORY.search(line)
     assert not systems_run.OUT_OF_MEMORY.search("error: unknown architecture; failed to load model")
     assert systems_run.reason_of("0.00.1 I all is well\n0.01.082.614 E alloc: failed to allocate buffer\n") == "alloc: failed to allocate buffer"
