@@ -67,20 +67,11 @@ def play_cold(server, steps, more, n=12):
     return out
 
 
-def largest_change(warm, cold):
-    """The most that the lead of the best token changes between two runs of the same tokens."""
-    change = 0.0
-    for a, b in zip(warm, cold, strict=True):
-        for x, y in zip(a.leads[:common(a.tokens, b.tokens)], b.leads, strict=False):
-            change = max(change, abs(x - y))
-    return change
-
-
 def flips(warm, cold):
     """The leads of the tokens at which two runs part."""
     out = []
     for a, b in zip(warm, cold, strict=True):
         n = common(a.tokens, b.tokens)
         if n < len(a.tokens) or n < len(b.tokens):
-            out.append(b.leads[n])
+            out.append((b if n < len(b.leads) else a).leads[n])  # one may have ended there
     return out

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import tiny_gguf
-from agent_talk import Script, flips, largest_change, play, play_cold
+from agent_talk import Script, flips, play, play_cold
 from kv_policy_server import EXACT, complete, make_policy, metrics, slot, words
 from server_process import ROOT, ServerProcess, need_program
 
@@ -287,31 +287,31 @@ def pristine_server():
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_real_model_answers_as_in_a_cold_run(model, tmp_path):
-    """Q4_1: batches of other sizes add in another order. By how much that moves the best token's lead, the unpatched server tells."""
+    """Q4_1: batches of other sizes add in another order, and where two tokens are close another one wins. How close, the unpatched
+    server tells: it is asked for many more tokens, as the largest of a few flips would be chance."""
     policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
 
-    def run(*args, watch, program=None):
+    def run(*args, pick, n, watch, program=None):
         slots = tmp_path / "slots"
         slots.mkdir(exist_ok=True)
         args = (*args, "--cache-ram", "0", "--slot-save-path", str(slots))
         with ServerProcess(model, tmp_path / "log", *args, ctx=8192, program=program) as server:
             steps = agent_script(server, 20, 345, {6: 2, 12: 8, 20: 14})
-            warm = play(server, steps[:-3], CHAT, watch=watch)
+            warm = play(server, steps[:-3], CHAT, n, watch=watch)
             assert server.post("/slots/0?action=save", {"filename": "talk.bin"}).status_code == 200
         with ServerProcess(model, tmp_path / "log", *args, ctx=8192, program=program) as server:
             assert server.post("/slots/0?action=restore", {"filename": "talk.bin"}).status_code == 200
             # the first prompt after the restart is the next of the script, so what was processed is used again
-            warm += play(server, steps[-3:], CHAT, watch=False)
-            picked = [i for i, (kind, _) in enumerate(steps) if kind != "append" or i % 8 == 0]
-            cold = play_cold(server, [steps[i] for i in picked], CHAT)
-        return steps, warm, [warm[i] for i in picked], cold
+            warm += play(server, steps[-3:], CHAT, n, watch=False)
+            picked = [i for i, (kind, _) in enumerate(steps) if pick(i, kind)]
+            cold = play_cold(server, [steps[i] for i in picked], CHAT, n)
+        found = flips([warm[i] for i in picked], cold)
+        print(f"{len(found)} flips in {len(picked)} answers of {n} tokens", sorted(found))
+        return steps, warm, found
 
-    steps, plain, plain_picked, plain_cold = run(watch=False, program=pristine_server())
-    _, warm, warm_picked, cold = run("--kv-policy", str(policy), watch=True)
-    tolerance = largest_change(plain_picked, plain_cold)
-    print("flips of the unpatched server", flips(plain_picked, plain_cold), "with a policy", flips(warm_picked, cold),
-          "largest changes of the lead", largest_change(plain_picked, plain_cold), largest_change(warm_picked, cold))
-    assert max(flips(warm_picked, cold), default=0.0) <= tolerance
+    steps, plain, plain_flips = run(pick=lambda i, kind: kind != "append" or i % 2 == 0, n=48, watch=False, program=pristine_server())
+    _, warm, warm_flips = run("--kv-policy", str(policy), pick=lambda i, kind: kind != "append" or i % 8 == 0, n=12, watch=True)
+    assert max(warm_flips, default=0.0) <= max(plain_flips, default=0.0)
     check_appended(steps[:-3], warm[:-3], plain[:-3])
     assert len(steps[-1][1]) > 6800
 
