@@ -1,6 +1,5 @@
 """One measurement of the systems protocol: a fresh llama-server, a prompt of C - 128 tokens, 128 greedy tokens."""
 
-import hashlib
 import re
 import shlex
 import shutil
@@ -83,18 +82,10 @@ def checkpoint_text(names):
             f"\"{NO_CHECKPOINTS}\" is with `--ctx-checkpoints 0`.\n")
 
 
-def server_hash(server):
-    """Of the program and the libraries beside it, where most of it is."""
-    digest = hashlib.sha256()
-    for path in [Path(server), *sorted(Path(server).parent.glob("lib*.so"))]:
-        digest.update(path.name.encode() + report.file_hash(path).encode())
-    return digest.hexdigest()
-
-
 def setting(options, gpu, benchmark, **more):
     """What a result depends on: a run goes on only where all of it is as before."""
     return {"benchmark": benchmark, "version": 1, "model": options.model.name, "model_bytes": options.model.stat().st_size,
-            "policy": report.file_hash(options.policy), "server": server_hash(options.server), "threads": options.threads, "gpu": gpu,
+            "policy": report.file_hash(options.policy), "server": report.program_hash(options.server), "threads": options.threads, "gpu": gpu,
             "server_args": options.server_args, **more}
 
 

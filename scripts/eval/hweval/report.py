@@ -60,6 +60,14 @@ def file_hash(path):
     return digest.hexdigest()
 
 
+def program_hash(program, *others):
+    """Of a program, the libraries beside it, where most of it is, and other files."""
+    digest = hashlib.sha256()
+    for path in [Path(program), *sorted(Path(program).parent.glob("lib*.so")), *others]:
+        digest.update(path.name.encode() + file_hash(path).encode())
+    return digest.hexdigest()
+
+
 def table(head, rows):
     """A Markdown table; the first column is text, the others are figures."""
     lines = ["| " + " | ".join(map(str, head)) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
