@@ -16,6 +16,11 @@
 
 #define HEADS_SIZE 1024 // bytes of a key's heads that one item takes: 64 keys and values stay in the smallest L2
 
+#define SHORT_TOKENS 63 // as many over as many keys are computed one by one
+#define SHORT_KEYS   512
+
+#define PARTIAL_MAX ((size_t) 4 << 20) // bytes of partial results
+
 //
 // kernels
 //
@@ -92,25 +97,43 @@ static int32_t heads_of_item(const struct hwkv_fattn * f, int32_t n_row) {
     return n;
 }
 
+// partial results that may be kept of each row
+static int32_t chunks_max(const struct hwkv_fattn * f) {
+    const size_t n = PARTIAL_MAX / (sizeof(float) * partial_floats(f, rows_of_head(f)) * (size_t) (f->n_head_kv * f->n_stream));
+    return (int32_t) MIN(n, (size_t) INT32_MAX);
+}
+
+// most query rows of a tile: what the cache holds
+static int32_t rows_max(const struct hwkv_fattn * f) {
+    return f->k.dim + f->v.dim <= 256 ? HWKV_FATTN_ROWS : HWKV_FATTN_ROWS / 2;
+}
+
+// The tokens of a short prompt are computed as if each came alone. Their bits then don't depend on what is in the same batch, and
+// an answer is the same whether its prompt was reused or not, as with ggml's own loop. A longer prompt would pay for that.
+static bool is_short(const struct hwkv_fattn * f) {
+    return f->n_token <= SHORT_TOKENS && f->n_kv <= SHORT_KEYS && f->n_head / f->n_head_kv <= rows_max(f) &&
+           chunks_max(f) >= SHORT_KEYS / (2 * HWKV_FATTN_KEYS);
+}
+
 bool hwkv_fattn_plan_init(struct hwkv_fattn_plan * plan, const struct hwkv_fattn * f) {
     if (f->n_token < 1 || f->n_head < 1 || f->n_head_kv < 1 || f->n_stream < 1 || f->n_kv < 1 || f->n_head % f->n_head_kv != 0 ||
         !dim_ok(&f->k) || !dim_ok(&f->v) || f->n_token > INT32_MAX / f->n_head || rows_of_head(f) > INT32_MAX / 4096) {
         return false;
     }
-    const int32_t n_all = rows_of_head(f);
-    const int32_t n_max = f->k.dim + f->v.dim <= 256 ? HWKV_FATTN_ROWS : HWKV_FATTN_ROWS / 2; // what the cache holds
-    plan->n_tile = div_up(n_all, n_max);
-    plan->n_row  = MIN(n_max, div_up(div_up(n_all, plan->n_tile), 16) * 16);
+    const bool    alone  = is_short(f);
+    const int32_t n_part = alone ? f->n_token : 1; // whose rows have tiles of their own
+    const int32_t n_all  = rows_of_head(f) / n_part;
+    plan->n_tile = div_up(n_all, rows_max(f));
+    plan->n_row  = MIN(rows_max(f), div_up(div_up(n_all, plan->n_tile), 16) * 16);
     plan->n_row  = MIN(plan->n_row, n_all);
-    plan->n_tile = div_up(n_all, plan->n_row);
+    plan->n_tile = div_up(n_all, plan->n_row) * n_part;
     plan->n_head = heads_of_item(f, n_all);
 
     // Items for many threads even if there is one token only, but not so many that merging them counts.
-    const int32_t n_base   = plan->n_tile * (f->n_head_kv / plan->n_head) * f->n_stream;
-    const size_t  n_memory = ((size_t) 4 << 20) / (sizeof(float) * partial_floats(f, n_all) * (size_t) (f->n_head_kv * f->n_stream));
-    int32_t n_chunk = div_up(f->n_token <= 8 ? 32 : 16, n_base);
+    const int32_t n_base = plan->n_tile * (f->n_head_kv / plan->n_head) * f->n_stream;
+    int32_t n_chunk = alone ? div_up(32, f->n_head_kv / plan->n_head) : div_up(f->n_token <= 8 ? 32 : 16, n_base);
     n_chunk = MIN(n_chunk, div_up(f->n_kv, 2 * HWKV_FATTN_KEYS));
-    n_chunk = MAX(1, (int32_t) MIN((size_t) n_chunk, n_memory));
+    n_chunk = MAX(1, MIN(n_chunk, chunks_max(f)));
     plan->n_key   = div_up(div_up(f->n_kv, n_chunk), HWKV_FATTN_KEYS) * HWKV_FATTN_KEYS;
     plan->n_chunk = div_up(f->n_kv, plan->n_key);
     plan->n_item  = n_base * plan->n_chunk;

@@ -195,8 +195,8 @@ static void problem_random(struct problem * p) {
         f->n_head_kv = pick(1, 3);
         f->n_head    = f->n_head_kv * PICK(SHARE);
         f->n_stream  = pick(0, 3) == 0 ? pick(2, 3) : 1;
-        f->n_kv      = pick(0, 3) == 0 ? pick(1, 20) : pick(1, 400);
-    } while ((double) f->n_token * f->n_head * f->n_stream * f->n_kv * (f->k.dim + f->v.dim) > 2e6);
+        f->n_kv      = pick(0, 3) == 0 ? pick(1, 20) : pick(0, 1) ? pick(1, 512) : pick(513, 700);
+    } while ((double) f->n_token * f->n_head * f->n_stream * f->n_kv * (f->k.dim + f->v.dim) > 4e6);
     f->k.type   = pick(0, 1) && f->k.dim % 32 == 0 ? HWKV_FATTN_Q8_0 : HWKV_FATTN_F16;
     f->v.type   = pick(0, 1) && f->v.dim % 32 == 0 ? HWKV_FATTN_Q8_0 : HWKV_FATTN_F16;
     f->softcap  = pick(0, 3) == 0 ? 20.0f : 0.0f;
@@ -364,7 +364,7 @@ static void problem_simple(struct problem * p, int32_t n_token, int32_t n_kv, en
 
 // scores of +-1e6 and more: the softmax is a choice of one key, and nothing is NaN
 static void test_large_scores(void) {
-    for (int32_t n_token = 1; n_token <= 33; n_token += 32) {
+    for (int32_t n_token = 1; n_token <= 65; n_token += 64) {
         struct problem p;
         rng_state = 7;
         problem_simple(&p, n_token, 300, MASK_CAUSAL, 1e30f);
@@ -378,9 +378,48 @@ static void test_large_scores(void) {
     }
 }
 
+// one token of a problem, of one stream, alone; the result goes to dst
+static struct hwkv_fattn one_token(const struct hwkv_fattn * f, int32_t stream, int32_t token, float * dst) {
+    struct hwkv_fattn one = *f;
+    one.n_token  = 1;
+    one.n_stream = 1;
+    one.q      += (size_t) token * f->q_nb_token + (size_t) stream * f->q_nb_stream;
+    one.k.data += (size_t) stream * f->k.nb_stream;
+    one.v.data += (size_t) stream * f->v.nb_stream;
+    if (f->mask) {
+        one.mask += (size_t) token * f->mask_nb_token + (size_t) (stream % f->mask_n_stream) * f->mask_nb_stream;
+        one.mask_n_stream = 1;
+    }
+    one.dst = dst;
+    return one;
+}
+
+// in a short prompt every token has the bits that it has alone
+static void test_short_prompt(uint64_t seed) {
+    struct problem p;
+    rng_state = seed;
+    do {
+        problem_random(&p);
+        if (p.f.n_token > 1 && p.f.n_token < 64 && p.f.n_kv <= 512) {
+            break;
+        }
+        problem_free(&p);
+    } while (true);
+    compute(&p, 1, false);
+    const size_t n = (size_t) (p.f.n_head * p.f.v.dim);
+    float * alone = malloc(n * sizeof(float));
+    for (int32_t i = 0; i < p.f.n_stream * p.f.n_token; i++) {
+        const struct problem one = { .f = one_token(&p.f, i / p.f.n_token, i % p.f.n_token, alone) };
+        compute(&one, 1, false);
+        CHECK(memcmp(alone, p.dst + (size_t) i * n, n * sizeof(float)) == 0);
+    }
+    free(alone);
+    problem_free(&p);
+}
+
 // what no row sees is not read: NaN there does no harm
 static void test_masked_nan(void) {
-    for (int32_t n_token = 1; n_token <= 33; n_token += 32) {
+    for (int32_t n_token = 1; n_token <= 65; n_token += 64) {
         struct problem p;
         rng_state = 11;
         problem_simple(&p, n_token, 200, MASK_ZERO, 4.0f);
@@ -428,6 +467,9 @@ int main(void) {
         CHECK(hwkv_fattn_kernel_set(i));
         test_large_scores();
         test_masked_nan();
+        for (uint64_t seed = 0; seed < 40; seed++) {
+            test_short_prompt(seed);
+        }
     }
     CHECK(!hwkv_fattn_kernel_set(-1));
     CHECK(!hwkv_fattn_kernel_set(99));

@@ -3,6 +3,7 @@
 Small versions run always; those of 20 turns and 7000 tokens are slow.
 """
 
+import platform
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import psutil
 import pytest
 import tiny_gguf
 from agent_talk import Script, flips, play, play_cold
-from kv_policy_server import EXACT, complete, make_policy, metrics, slot, words
+from kv_policy_server import EXACT, ask, complete, make_policy, metrics, slot, words
 from server_process import ROOT, ServerProcess, need_program
 
 pytestmark = pytest.mark.server
@@ -314,6 +315,23 @@ def test_a_real_model_answers_as_in_a_cold_run(model, tmp_path):
     assert max(warm_flips, default=0.0) <= max(plain_flips, default=0.0)
     check_appended(steps[:-3], warm[:-3], plain[:-3])
     assert len(steps[-1][1]) > 6800
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere llama.cpp has another product of Q4_1 weights for several tokens")
+@pytest.mark.parametrize("policy", [None, "smollm2-135m-instruct-8k.json"], ids=["full", "policy"])
+def test_a_short_prompt_has_the_same_probabilities_when_it_is_reused(policy, model, tmp_path):
+    """Also on quantized weights: a token's bits don't depend on how many are in its batch."""
+    args = ("--kv-policy", str(ROOT / "policies" / policy)) if policy else ()
+
+    def probabilities(server, prompt, cache):
+        answer = ask(server, prompt, 4, cache, n_probs=10)
+        return answer["completion_probabilities"], answer["timings"]["cache_n"]
+
+    with ServerProcess(model, tmp_path / "log", *args, ctx=8192) as server:
+        for i in range(12):
+            prompt = words(i, 63 - 4 * i, first=1000, count=30000)
+            cold, _ = probabilities(server, prompt, False)
+            assert probabilities(server, prompt, True) == (cold, len(prompt) - 1)
 
 
 @pytest.mark.slow
