@@ -113,6 +113,24 @@ def test_drafts_change_no_token(tmp_path):
     assert answer["timings"]["draft_n"] > 0  # there were drafts to take back
 
 
+def test_drafts_and_context_shift_change_no_token(tmp_path):
+    model = tmp_path / "llama.gguf"
+    draft = tmp_path / "draft.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2)
+    tiny_gguf.make_model(draft, "llama", seed=2, n_layer=2)
+    args = (*EXACT, "--kv-policy", str(make_policy(tmp_path, model, (16, 48, 130), 2048)), "--context-shift")
+    prompt = words(3, 400)
+    with ServerProcess(model, tmp_path / "plain.log", *args, ctx=512) as server:
+        expected, _ = complete(server, prompt, 400, ignore_eos=True)
+        assert server.log().count("slot context shift") == 2
+    with ServerProcess(model, tmp_path / "draft.log", *args, "-md", str(draft), "--spec-type", "draft-simple", "--spec-draft-n-max", "8",
+                       ctx=512) as server:
+        answer = ask(server, prompt, 400, ignore_eos=True)
+        assert server.log().count("slot context shift") == 2
+    assert answer["tokens"] == expected
+    assert answer["timings"]["draft_n"] > 0
+
+
 def test_mtp_changes_no_token(tmp_path):
     model = tmp_path / "qwen35.gguf"
     tiny_gguf.make_model(model, "qwen35", seed=2, n_nextn=1)

@@ -27,18 +27,20 @@ TIMEOUT = 600  # of one request that waits for others
 
 
 class Load:
-    """The requests of every client: most go on with the client's own text, longer or shorter than before; some are about something else."""
+    """The requests of every client: most go on with the client's own text, longer or shorter than before; some are about something else.
+    All begin alike, as with one system prompt: whatever a slot has had, some of it can be used again."""
 
     def __init__(self, n_requests, shortest, longest, n_predict, vocabulary, skew=2):
         self.n_predict = n_predict
         self.clients = []
+        start = vocabulary(1, shortest // 2)
         for client in range(N_CLIENTS):
-            text = vocabulary(100 + client, longest)
+            text = (start + vocabulary(100 + client, longest))[:longest]
             lengths = words(client + 1, n_requests)
             prompts = []
             for i, number in enumerate(lengths):
                 n = shortest + int((longest - shortest) * ((number - 4) / 249)**skew)  # more short ones than long ones
-                prompts.append(vocabulary(10000 + 100 * client + i, n) if i % 3 == 2 else text[:n])
+                prompts.append((start + vocabulary(10000 + 100 * client + i, n))[:n] if i % 3 == 2 else text[:n])
             prompts[0] = text  # buffers are touched to their end by the largest: that comes first
             self.clients.append(prompts)
 
@@ -117,8 +119,10 @@ def check(model, policy, load, folder, capsys, *args, ctx):
     _, gaps = compare(expected, answers)
     early, late = memory[len(memory) // 10], memory[-1]
     n_cached = sum(answer[2] for _, answer in answers)
+    assert n_cached > 0
     with capsys.disabled():
-        print(f" [{len(answers)} answers, {n_cached} tokens reused, ties below {tie:.2g}: {len(gaps)} with a policy, {len(plain_gaps)} without; "
+        print(f" [{len(answers)} answers, {n_cached} tokens reused, ties below {tie:.2g}: {len(gaps)}, "
+              f"{len(plain_gaps)} of {len(some.prompts())} without a policy; "
               f"RSS {early / 2**20:.1f} -> {late / 2**20:.1f} MiB]", end="")
     assert all(gap <= tie for gap in gaps), f"gaps {sorted(gaps)[-3:]} behind the best, a tie is below {tie}"
     assert late <= 1.02 * early, f"resident memory grew from {early} to {late} bytes; median {statistics.median(memory)}"
