@@ -96,39 +96,23 @@ def test_several_answers_to_one_prompt(tmp_path):
         assert server.get("/health").status_code == 200
 
 
-def test_drafts_change_no_token(tmp_path):
+@pytest.mark.parametrize("n_prompt, n, ctx, n_shifts", [(300, 80, 2048, 0), (400, 400, 512, 2)], ids=["no-shift", "context-shift"])
+def test_drafts_change_no_token(n_prompt, n, ctx, n_shifts, tmp_path):
     model = tmp_path / "llama.gguf"
     draft = tmp_path / "draft.gguf"
     tiny_gguf.make_model(model, "llama", seed=2)
     tiny_gguf.make_model(draft, "llama", seed=2, n_layer=2)
     policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
-    args = (*EXACT, "--kv-policy", str(policy))
-    prompt = words(3, 300)
-    with ServerProcess(model, tmp_path / "plain.log", *args, ctx=2048) as server:
-        expected, _ = complete(server, prompt, 80)
-    with ServerProcess(model, tmp_path / "draft.log", *args, "-md", str(draft), "--spec-type", "draft-simple", "--spec-draft-n-max", "8",
-                       ctx=2048) as server:
-        answer = ask(server, prompt, 80)
-    assert answer["tokens"] == expected
-    assert answer["timings"]["draft_n"] > 0  # there were drafts to take back
 
+    def answer(*args):
+        with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--context-shift", *args, ctx=ctx) as server:
+            found = ask(server, words(3, n_prompt), n, ignore_eos=True)
+            assert server.log().count("slot context shift") == n_shifts
+        return found
 
-def test_drafts_and_context_shift_change_no_token(tmp_path):
-    model = tmp_path / "llama.gguf"
-    draft = tmp_path / "draft.gguf"
-    tiny_gguf.make_model(model, "llama", seed=2)
-    tiny_gguf.make_model(draft, "llama", seed=2, n_layer=2)
-    args = (*EXACT, "--kv-policy", str(make_policy(tmp_path, model, (16, 48, 130), 2048)), "--context-shift")
-    prompt = words(3, 400)
-    with ServerProcess(model, tmp_path / "plain.log", *args, ctx=512) as server:
-        expected, _ = complete(server, prompt, 400, ignore_eos=True)
-        assert server.log().count("slot context shift") == 2
-    with ServerProcess(model, tmp_path / "draft.log", *args, "-md", str(draft), "--spec-type", "draft-simple", "--spec-draft-n-max", "8",
-                       ctx=512) as server:
-        answer = ask(server, prompt, 400, ignore_eos=True)
-        assert server.log().count("slot context shift") == 2
-    assert answer["tokens"] == expected
-    assert answer["timings"]["draft_n"] > 0
+    found = answer("-md", str(draft), "--spec-type", "draft-simple", "--spec-draft-n-max", "8")
+    assert found["tokens"] == answer()["tokens"]
+    assert found["timings"]["draft_n"] > 0  # there were drafts to take back
 
 
 def test_mtp_changes_no_token(tmp_path):

@@ -12,11 +12,11 @@ from selenium.webdriver.common.keys import Keys
 
 from page_browser import DESK, PHONE, Page, make_driver
 from server_process import ROOT, TIMEOUT, ServerProcess
+from tiny_model import SHIPPED_POLICY
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 FOLDER = ROOT / "tools" / "server" / "page"
-POLICY = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
 LONG = "Count from one to five hundred in words, one number on each line."
 
 
@@ -41,7 +41,7 @@ def page(driver):
 @pytest.fixture(scope="module")
 def windowed(model, tmp_path_factory):
     """With the shipped policy, as `make run` serves it."""
-    with ServerProcess(model, tmp_path_factory.mktemp("windowed") / "log", "--kv-policy", str(POLICY), ctx=8192) as process:
+    with ServerProcess(model, tmp_path_factory.mktemp("windowed") / "log", "--kv-policy", str(SHIPPED_POLICY), ctx=8192) as process:
         yield process
 
 
@@ -57,7 +57,7 @@ def guarded(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def policy():
-    policy = json.loads(POLICY.read_text())
+    policy = json.loads(SHIPPED_POLICY.read_text())
     policy["point"] = next(point for point in policy["operating_points"] if point["name"] == policy["selected"])
     return policy
 

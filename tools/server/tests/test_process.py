@@ -11,6 +11,7 @@ import requests
 import tiny_gguf
 from kv_policy_server import complete, make_policy, words
 from server_process import ROOT, ServerProcess, need_program
+from tiny_model import SHIPPED_POLICY
 
 pytestmark = pytest.mark.server
 
@@ -33,9 +34,8 @@ def test_signal_ends_it_cleanly(model, tmp_path, number):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_in_the_middle_of_a_prompt(model, tmp_path, number):
     """One batch of 2048 tokens takes this model several seconds; it is given up."""
-    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
     body = {"prompt": "All is one and one is all. " * 1000, "n_predict": 4}
-    with ServerProcess(model, tmp_path / "server.log", "--kv-policy", str(policy), "-b", "2048", "-ub", "2048", ctx=8192) as server, \
+    with ServerProcess(model, tmp_path / "server.log", "--kv-policy", str(SHIPPED_POLICY), "-b", "2048", "-ub", "2048", ctx=8192) as server, \
             ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.post, "/completion", body)
         while not server.get("/slots").json()[0]["is_processing"]:

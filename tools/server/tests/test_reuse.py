@@ -15,6 +15,7 @@ import tiny_gguf
 from agent_talk import Script, flips, play, play_cold
 from kv_policy_server import EXACT, ask, complete, make_policy, metrics, slot, words
 from server_process import ROOT, ServerProcess, need_program
+from tiny_model import SHIPPED_POLICY
 
 pytestmark = pytest.mark.server
 
@@ -209,8 +210,7 @@ def test_a_slot_keeps_at_most_so_many(tmp_path):
 
 
 def test_the_default_limit_is_half_of_what_is_saved(model, tmp_path):
-    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
-    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(policy), ctx=8192) as server:
+    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(SHIPPED_POLICY), ctx=8192) as server:
         saved = server.get("/props").json()["kv_policy"]["bytes_saved"]
         assert f"{saved / 2 / 2**20:.1f} MiB for all" in server.log()
 
@@ -229,10 +229,9 @@ def test_a_question_is_asked_again(tmp_path):
 
 def test_a_chat_has_a_checkpoint_at_every_turn(model, tmp_path):
     """The template of this model puts a system prompt before a first message."""
-    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
     text = "Tell me about rings, windows and the sea. " * 5
     messages = []
-    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(policy), ctx=8192) as server:
+    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(SHIPPED_POLICY), ctx=8192) as server:
         def turns(messages):
             prompt = server.post("/apply-template", {"messages": messages}).json()["prompt"]
             parts = prompt.split("<|im_start|>user")
@@ -290,8 +289,6 @@ def pristine_server():
 def test_a_real_model_answers_as_in_a_cold_run(model, tmp_path):
     """Q4_1: batches of other sizes add in another order, and where two tokens are close another one wins. How close, the unpatched
     server tells: it is asked for many more tokens, as the largest of a few flips would be chance."""
-    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
-
     def run(*args, pick, n, watch, program=None):
         slots = tmp_path / "slots"
         slots.mkdir(exist_ok=True)
@@ -311,18 +308,16 @@ def test_a_real_model_answers_as_in_a_cold_run(model, tmp_path):
         return steps, warm, found
 
     steps, plain, plain_flips = run(pick=lambda i, kind: kind != "append" or i % 2 == 0, n=48, watch=False, program=pristine_server())
-    _, warm, warm_flips = run("--kv-policy", str(policy), pick=lambda i, kind: kind != "append" or i % 8 == 0, n=12, watch=True)
+    _, warm, warm_flips = run("--kv-policy", str(SHIPPED_POLICY), pick=lambda i, kind: kind != "append" or i % 8 == 0, n=12, watch=True)
     assert max(warm_flips, default=0.0) <= max(plain_flips, default=0.0)
     check_appended(steps[:-3], warm[:-3], plain[:-3])
     assert len(steps[-1][1]) > 6800
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere llama.cpp has another product of Q4_1 weights for several tokens")
-@pytest.mark.parametrize("policy", [None, "smollm2-135m-instruct-8k.json"], ids=["full", "policy"])
-def test_a_short_prompt_has_the_same_probabilities_when_it_is_reused(policy, model, tmp_path):
+@pytest.mark.parametrize("args", [(), ("--kv-policy", str(SHIPPED_POLICY))], ids=["full", "policy"])
+def test_a_short_prompt_has_the_same_probabilities_when_it_is_reused(args, model, tmp_path):
     """Also on quantized weights: a token's bits don't depend on how many are in its batch."""
-    args = ("--kv-policy", str(ROOT / "policies" / policy)) if policy else ()
-
     def probabilities(server, prompt, cache):
         answer = ask(server, prompt, 4, cache, n_probs=10)
         return answer["completion_probabilities"], answer["timings"]["cache_n"]

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tiny_gguf
 from kv_policy_server import EXACT, complete, make_policy, metrics, slot, words
-from server_process import ROOT, ServerProcess
+from server_process import ServerProcess
+from tiny_model import SHIPPED_POLICY
 
 pytestmark = pytest.mark.server
 
@@ -27,10 +28,9 @@ def serve(tiny, log, *args, **kwargs):
 
 
 def test_props_show_every_head(model, tmp_path):
-    path = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
-    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(path), ctx=8192) as server:
+    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(SHIPPED_POLICY), ctx=8192) as server:
         shown = server.get("/props").json()["kv_policy"]
-    policy = json.loads(path.read_text())
+    policy = json.loads(SHIPPED_POLICY.read_text())
     point = next(p for p in policy["operating_points"] if p["name"] == shown["point"])
     assert shown["codebook"] == policy["codebook"]
     assert [layer["layer"] for layer in shown["layers"]] == [layer["layer"] for layer in policy["model"]["layers"]]
