@@ -3,8 +3,8 @@
     hub.py SET FOLDER --model FILE --policy-tool PROGRAM
 
 makes FOLDER/models, FOLDER/policies and FOLDER/hub, and prints the policy of each preset as JSON. Sets: `smollm2` has the
-default model under every name, `tiny` random models of two architectures. None of them ends by itself, as the story models that
-they stand for don't: tests that count tokens would else hang on what a model happens to write.
+default model under every name, `tiny` random models of two architectures. All but the random experts write plain text without end, as
+the story models that they stand for do: tests would else hang on what a model happens to write.
 """
 
 import argparse
@@ -16,6 +16,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+import prose  # noqa: E402
+import tiny_gguf  # noqa: E402
 
 COMMIT = "0" * 40  # a snapshot's name in the hub's cache
 
@@ -29,39 +32,20 @@ TEXT = {
 EXPERTS = {"ggml-org/stories15M_MOE": ["stories15M_MOE-F16.gguf"]}
 DRAFT = "stories15M-q4_0.gguf"  # fetched into the tests' own folder
 
-ENDS = ("<|endoftext|>", "<|im_end|>", "<repo_name>", "<reponame>", "<file_sep>")  # of the default model, by llama.cpp's rules
-
 FIM = {"pre": 4, "suf": 5, "mid": 6}  # byte tokens that no text has
 
 SETS = ("smollm2", "tiny")
 WINDOW, SINKS, CONTEXT = 64, 4, 4096  # the presets have 256 tokens for each slot: the windows let go of most
 
 
-def make_endless(model, path):
-    """The default model with rows of zeros for the tokens that end a text: they never win."""
-    import gguf
-
-    reader = gguf.GGUFReader(model)
-    names = reader.get_field("tokenizer.ggml.tokens").contents()
-    rows = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")  # also what scores are made with
-    if any(tensor.name == "output.weight" for tensor in reader.tensors) or not set(ENDS) <= set(names):
-        raise SystemExit(f"{model} is not the model that this is made for: expected tied embeddings and the tokens {' '.join(ENDS)}")
-    row_size = rows.n_bytes // len(names)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(model, path)
-    with path.open("r+b") as file:
-        for name in ENDS:
-            file.seek(rows.data_offset + names.index(name) * row_size)
-            file.write(bytes(row_size))
-
-
 def make_models(which, folder, default_model):
     """Paths of the models for text, experts and drafts."""
+    folder.mkdir(parents=True, exist_ok=True)
     if which == "smollm2":
-        path = folder / "endless.gguf"
-        make_endless(default_model, path)
+        path = folder / "prose.gguf"
+        if not path.exists() or path.stat().st_mtime < max(made_with.stat().st_mtime for made_with in (Path(prose.__file__), default_model)):
+            prose.write_prose_model(default_model, path)
         return path, path, path
-    import tiny_gguf
 
     write = tiny_gguf._WRITERS["qwen2"]
 
@@ -71,8 +55,6 @@ def make_models(which, folder, default_model):
             writer.gguf.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
 
     tiny_gguf._WRITERS["qwen2"] = write_with_infill
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     paths = [folder / f"{name}.gguf" for name in ("text", "experts", "draft")]
     # bytes that are no text would make many tests a matter of luck
     tiny_gguf.make_model(paths[0], "qwen2", seed=3, only_text=True)
