@@ -73,6 +73,16 @@ int32_t llama_kv_policy_lost_window(const llama_context * ctx, llama_seq_id seq_
     return hw ? hw->lost_window(seq_id, p) : HWKV_FULL;
 }
 
+int32_t llama_kv_policy_n_same(const llama_context * ctx, llama_seq_id seq_id, const llama_token * tokens, int32_t n) {
+    const auto * hw = find(ctx);
+    return hw ? hwkv_history_n_same(&hw->get_history(seq_id), tokens, n) : n;
+}
+
+uint64_t llama_kv_policy_mark(const llama_context * ctx, llama_seq_id seq_id, int32_t n) {
+    const auto * hw = find(ctx);
+    return hw && n > 0 ? hwkv_history_mark(&hw->get_history(seq_id), n) : 0;
+}
+
 const char * llama_kv_policy_state_id(const llama_context * ctx) {
     const auto * hw = find(ctx);
     return hw ? hw->get_plan().state_id.c_str() : "";

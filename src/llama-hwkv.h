@@ -38,6 +38,13 @@ LLAMA_API bool llama_kv_policy_can_resume(const struct llama_context * ctx, llam
 // The window of the first group that stands against it; HWKV_FULL if none does.
 LLAMA_API int32_t llama_kv_policy_lost_window(const struct llama_context * ctx, llama_seq_id seq_id, llama_pos p);
 
+// How many of the first n tokens the memory of a sequence was computed from, with nothing moved since: rows of other tokens must
+// not serve a prompt. n without a policy.
+LLAMA_API int32_t llama_kv_policy_n_same(const struct llama_context * ctx, llama_seq_id seq_id, const llama_token * tokens, int32_t n);
+
+// Tells the first n tokens of a sequence's memory, and what was done to them, from any others. 0: it has not so many.
+LLAMA_API uint64_t llama_kv_policy_mark(const struct llama_context * ctx, llama_seq_id seq_id, int32_t n);
+
 // What a saved state must have in common with a context to be read there: the windows, the model's geometry and tensors
 // (not their values) and how the cache stores its rows, in words. "" without a policy.
 LLAMA_API const char * llama_kv_policy_state_id  (const struct llama_context * ctx); // lives as long as the context
@@ -45,7 +52,8 @@ LLAMA_API void         llama_kv_policy_model_id  (const struct llama_context * c
 LLAMA_API void         llama_kv_policy_cache_text(const struct llama_context * ctx, char * text, size_t size);
 
 // What a context checkpoint of a sequence holds (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY), in pieces instead of one buffer, for any
-// context. A function that returns false ends it. Returns the bytes, 0 if that failed: then nothing of the sequence may be left.
+// context. A function that returns false ends it. Returns the bytes, 0 if that failed: then nothing of the sequence may be left. A
+// checkpoint is read only beside the tokens that it was written with.
 typedef bool (*llama_kv_policy_write_fn)(const void * data, size_t size, void * arg);
 typedef bool (*llama_kv_policy_read_fn) (void * data, size_t size, void * arg);
 

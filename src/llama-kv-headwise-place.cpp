@@ -207,7 +207,7 @@ bool llama_kv_headwise::apply(const llama_ubatch & ubatch) {
         }
     }
 
-    return true;
+    return remember(ubatch);
 }
 
 void llama_kv_headwise::apply_full() {

@@ -103,6 +103,8 @@ bool llama_kv_headwise::skip(uint32_t il) const {
 void llama_kv_headwise::init(llama_kv_cache & kv, const llama_model & model, const owner_params & params, const llama_memory_i::layer_reuse_cb & reuse) {
     owner = &kv;
 
+    histories = std::make_unique<llama_kv_history[]>(params.n_seq_max);
+
     const auto * p = plan->plan.get();
 
     for (int32_t ig = 0; ig < hwkv_plan_n_group(p); ++ig) {
@@ -219,21 +221,35 @@ llama_kv_headwise * llama_kv_headwise::find(llama_memory_i * mem) {
 // sequences
 //
 
+// as llama.cpp reads a range: negative is open
+static llama_pos range_begin(llama_pos p0) {
+    return std::max(p0, 0);
+}
+
+static llama_pos range_end(llama_pos p1) {
+    return p1 < 0 ? std::numeric_limits<llama_pos>::max() : p1;
+}
+
 void llama_kv_headwise::clear(bool data) {
     for (auto & g : groups) {
         g->kv->clear(data);
     }
+    for_sequences(-1, [](hwkv_history & h) { hwkv_history_free(&h); });
 }
 
 void llama_kv_headwise::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
     for (auto & g : groups) {
         g->kv->seq_rm(seq_id, p0, p1);
     }
+    for_sequences(seq_id, [&](hwkv_history & h) { hwkv_history_remove(&h, range_begin(p0), range_end(p1)); });
 }
 
 void llama_kv_headwise::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) {
     for (auto & g : groups) {
         g->kv->seq_cp(seq_id_src, seq_id_dst, p0, p1);
+    }
+    if (!hwkv_history_copy(&histories[seq_id_dst], &histories[seq_id_src], range_begin(p0), range_end(p1))) {
+        hwkv_history_free(&histories[seq_id_dst]); // rows of unknown tokens serve no prompt
     }
 }
 
@@ -241,18 +257,25 @@ void llama_kv_headwise::seq_keep(llama_seq_id seq_id) {
     for (auto & g : groups) {
         g->kv->seq_keep(seq_id);
     }
+    for_sequences(-1, [&](hwkv_history & h) {
+        if (&h != &histories[seq_id]) {
+            hwkv_history_free(&h);
+        }
+    });
 }
 
 void llama_kv_headwise::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos shift) {
     for (auto & g : groups) {
         g->kv->seq_add(seq_id, p0, p1, shift);
     }
+    for_sequences(seq_id, [&](hwkv_history & h) { hwkv_history_shift(&h, range_begin(p0), range_end(p1), shift); });
 }
 
 void llama_kv_headwise::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
     for (auto & g : groups) {
         g->kv->seq_div(seq_id, p0, p1, d);
     }
+    for_sequences(seq_id, [&](hwkv_history & h) { hwkv_history_divide(&h, range_begin(p0), range_end(p1), d); });
 }
 
 // p attends to the sinks and to [p - recent + 1, p)
@@ -283,8 +306,12 @@ bool llama_kv_headwise::can_resume(llama_memory_i * mem, llama_seq_id seq_id, ll
     if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(mem)) {
         iswa = hybrid->get_mem_attn();
     }
-    if (iswa && iswa->get_swa()->seq_pos_min(seq_id) > std::max(0, p - (llama_pos) iswa->get_swa()->n_swa)) {
-        return false;
+    if (iswa) {
+        const auto &    swa   = *iswa->get_swa();
+        const llama_pos first = swa.seq_pos_min(seq_id);
+        if (first > 0 && !llama_hparams::is_masked_swa(swa.n_swa, swa.swa_type, first - 1, p)) {
+            return false; // the newest one that is gone would be seen
+        }
     }
 
     const auto * hw = find(mem);
@@ -430,13 +457,15 @@ ggml_type llama_kv_headwise::type_v() const {
 //
 
 // tells a state made under another policy from damage
-static const uint32_t LLAMA_KV_HEADWISE_MAGIC = 0x6877677a;
+static const uint32_t LLAMA_KV_HEADWISE_MAGIC = 0x6877677b;
 
 void llama_kv_headwise::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
     const uint32_t magic = LLAMA_KV_HEADWISE_MAGIC;
 
     io.write(&magic, sizeof(magic));
     io.write(plan->state_id.data(), plan->state_id.size());
+
+    write_histories(io, seq_id, flags);
 
     for (const auto & g : groups) {
         trim(*g, {}, true);
@@ -457,6 +486,8 @@ void llama_kv_headwise::state_read(llama_io_read_i & io, llama_seq_id seq_id, ll
     }
 
     try {
+        read_histories(io, seq_id, flags);
+
         for (const auto & g : groups) {
             // room for what comes: the other sequences keep only what they need
             trim(*g, {}, true);

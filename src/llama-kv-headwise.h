@@ -8,8 +8,10 @@
 
 #include "llama-kv-cache.h"
 
+#include "hwkv-history.h"
 #include "hwkv.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +32,15 @@ struct llama_kv_head_span {
     uint32_t from;  // first head in the group
     uint32_t to;    // first head in the layer
     uint32_t count;
+};
+
+// the tokens that a sequence's rows were computed from
+struct llama_kv_history : hwkv_history {
+    llama_kv_history() : hwkv_history() {}
+    ~llama_kv_history() { hwkv_history_free(this); }
+
+    llama_kv_history(const llama_kv_history &) = delete;
+    llama_kv_history & operator=(const llama_kv_history &) = delete;
 };
 
 // a policy made ready for one model and one set of context parameters
@@ -156,6 +167,8 @@ public:
     ggml_type type_k() const;
     ggml_type type_v() const;
 
+    const hwkv_history & get_history(llama_seq_id seq_id) const { return histories[seq_id]; }
+
     // the groups of a memory, or null
     static llama_kv_headwise * find(llama_memory_i * mem);
 
@@ -206,6 +219,12 @@ private:
     // of a group of the plan, null if there is no such group
     const llama_kv_cache * cache_of(int32_t ig) const;
 
+    // histories
+    void for_sequences(llama_seq_id seq_id, const std::function<void(hwkv_history & h)> & fn) const; // -1: of all
+    bool remember(const llama_ubatch & ubatch);
+    void write_histories(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const;
+    void read_histories (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags);
+
     bool holds_window(const group & g, llama_seq_id seq_id, llama_pos p) const;
 
     bool place(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans);
@@ -236,6 +255,8 @@ private:
     mutable std::vector<std::unique_ptr<group>> groups; // finite windows; trimming is not a change of state
 
     std::vector<layer> layers; // [n_layer_all]
+
+    std::unique_ptr<llama_kv_history[]> histories; // [n_seq_max]
 
     bool reserving = false; // graphs are built for their size only: take the larger kind
 };
