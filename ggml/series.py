@@ -9,7 +9,7 @@ sys.dont_write_bytecode = True
 
 import upstream  # noqa: E402
 
-MAX_PATCHES = 10
+MAX_PATCHES = 12
 MAX_ADDED = 350
 
 FIELDS = ("Base", "Touches", "Gate", "Drop-when")

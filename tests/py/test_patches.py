@@ -145,11 +145,11 @@ def test_too_many_lines(queue):
 
 
 def test_too_many_patches(queue):
-    names = [FIRST] + [f"{number:04d}-build-more.patch" for number in range(20, 120, 10)]
+    names = [FIRST] + [f"{number:04d}-build-more.patch" for number in range(20, 20 + 10 * series.MAX_PATCHES, 10)]
     for name in names[1:]:
         shutil.copy(queue / FIRST, queue / name)
     set_series(queue, *names)
-    check_fails(queue, names[-1], "found 11 patches, expected at most 10")
+    check_fails(queue, names[-1], f"found {series.MAX_PATCHES + 1} patches, expected at most {series.MAX_PATCHES}")
 
 
 def test_whitespace(queue):

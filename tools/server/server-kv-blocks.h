@@ -62,7 +62,8 @@ struct server_kv_packed : common_kv_packed {
     std::vector<server_kv_block *> tgt; // null: not made yet
     std::vector<server_kv_block *> dft;
 
-    bool turn = false; // made at the start of a user's turn
+    uint64_t mark = 0;     // of the tokens it was made from (llama_kv_policy_mark)
+    bool     turn = false; // made at the start of a user's turn
 };
 
 // Cuts a stream of bytes into blocks, with no more of it in memory than the next few.

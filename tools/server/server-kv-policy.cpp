@@ -16,6 +16,8 @@
 
 static const double MiB = 1024.0*1024.0;
 
+static const int64_t SAVED_MIB_MIN = 16; // a default below this would keep hardly any prompt
+
 static const llama_pos N_END = 4; // at the end of a prompt, where templates and tokenizers change it first
 
 static server_kv_packed * packed_of(const common_prompt_checkpoint & checkpoint) {
@@ -51,6 +53,13 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
     after_prompt  = n_checkpoints > 0 && !keep_newest && !ctx_dft && params.mmproj.path.empty() && params.kv_policy.rollback >= N_END;
     SRV_INF("context checkpoints: at most %d for a slot, %.1f MiB for all\n", n_checkpoints, limit/MiB);
 
+    init_saved(params);
+
+    if (params.n_cache_reuse != 0) {
+        SRV_INF("--cache-reuse %d is ignored with a KV policy: moved pieces would carry over words of the prompt they come from\n", params.n_cache_reuse);
+        params.n_cache_reuse = 0;
+    }
+
 #if defined(__GLIBC__)
     // states are large and short-lived: their memory goes back at once, instead of staying as holes between the blocks
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
@@ -67,19 +76,48 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
     look();
 }
 
+// Saved prompts share what the policy saves with the checkpoints: all together the server takes no more than with the plain cache.
+void server_kv_policy::init_saved(common_params & params) {
+    if (params.cache_ram_mib == common_params().cache_ram_mib) {
+        params.cache_ram_mib = std::max<int64_t>(SAVED_MIB_MIN, (hwkv_plan_size_plain(plan) - hwkv_plan_size(plan))/2 >> 20);
+    }
+    limit_saved = params.cache_ram_mib < 0 ? -1 : (int64_t) params.cache_ram_mib << 20;
+    if (limit_saved >= 0) {
+        SRV_INF("saved prompts: at most %d MiB (--cache-ram)\n", params.cache_ram_mib);
+    }
+}
+
 //
 // one prompt
 //
 
-void server_kv_policy::prompt_begin(int id_slot, int n) {
+// How many of the first n tokens a slot's memory was computed from. Beyond an image the server's own comparison has to do, which goes by
+// the image's hash; nothing is ever moved in a context that takes images.
+static int n_same(const llama_context * ctx, int id_slot, const server_tokens & tokens, int n) {
+    int n_text = 0;
+    while (n_text < n && tokens[n_text] != LLAMA_TOKEN_NULL) {
+        n_text++;
+    }
+    const int res = n_text > 0 ? llama_kv_policy_n_same(ctx, id_slot, &tokens[0], n_text) : 0;
+    return res < n_text ? res : n;
+}
+
+int server_kv_policy::prompt_begin(int id_slot, const server_tokens & tokens, int n) {
     if (active()) {
+        n = n_same(ctx, id_slot, tokens, n);
         slots[id_slot].n_common = n;
         slots[id_slot].restored = false;
     }
+    return n;
 }
 
 bool server_kv_policy::can_resume(int id_slot, llama_pos p) const {
     return !active() || llama_kv_policy_can_resume(ctx, id_slot, p);
+}
+
+bool server_kv_policy::is_same(int id_slot, const common_prompt_checkpoint & checkpoint) const {
+    const auto * packed = packed_of(checkpoint);
+    return !active() || (packed && packed->mark != 0 && packed->mark == llama_kv_policy_mark(ctx, id_slot, checkpoint.n_tokens));
 }
 
 bool server_kv_policy::can_resume(const common_prompt_checkpoint & checkpoint, llama_pos p) const {
@@ -117,22 +155,23 @@ struct block_reader {
     }
 };
 
-void server_kv_policy::load(int id_slot, const common_prompt_checkpoint & checkpoint) {
+bool server_kv_policy::load(int id_slot, const common_prompt_checkpoint & checkpoint) {
     const auto * packed = packed_of(checkpoint);
     if (!packed) {
-        return;
+        return !active();
     }
 
     const auto load = [&](llama_context * ctx, const std::vector<server_kv_block *> & blocks) {
         block_reader in = { blocks };
-        if (!blocks.empty() && (llama_kv_policy_checkpoint_read(ctx, id_slot, block_reader::read, &in) != in.n || in.i != blocks.size())) {
-            GGML_ABORT("a context checkpoint cannot be restored: %zu bytes of it were read, %zu blocks of %zu", in.n, in.i, blocks.size());
-        }
+        return blocks.empty() || (llama_kv_policy_checkpoint_read(ctx, id_slot, block_reader::read, &in) == in.n && in.n > 0 && in.i == blocks.size());
     };
-    load(ctx,     packed->tgt);
-    load(ctx_dft, packed->dft);
+    if (!load(ctx, packed->tgt) || !load(ctx_dft, packed->dft)) {
+        SRV_ERR("slot %d: the context checkpoint at %lld tokens cannot be restored\n", id_slot, (long long) checkpoint.n_tokens);
+        return false;
+    }
 
     slots[id_slot].restored = true;
+    return true;
 }
 
 void server_kv_policy::prompt_lost(int id_slot, const checkpoints & list, llama_pos p) {
@@ -155,16 +194,24 @@ void server_kv_policy::prompt_lost(int id_slot, const checkpoints & list, llama_
             slot.reason.c_str());
 }
 
-void server_kv_policy::prompt_end(int id_slot, int n) {
+int server_kv_policy::prompt_end(int id_slot, const server_tokens & tokens, int n, checkpoints & list) {
     if (!active()) {
-        return;
+        return n;
     }
     auto & slot = slots[id_slot];
+
+    if (n > 0 && (n_same(ctx, id_slot, tokens, n) != n || (!tokens.has_mtmd && !can_resume(id_slot, n)))) {
+        SRV_ERR("slot %d: the memory is not that of the prompt's first %d tokens: the prompt is processed from the start\n", id_slot, n);
+        list.clear();
+        n = 0;
+    }
 
     (slot.restored ? slot.n_restored : slot.n_reused) += n;
     slot.n_reprocessed += std::max(0, slot.n_common - n);
 
     slot.n_common = 0;
+
+    return n;
 }
 
 //
@@ -339,6 +386,7 @@ void server_kv_policy::pack(int id_slot, checkpoints & list, bool turn, const st
     try {
         auto packed = std::make_shared<server_kv_packed>(store);
 
+        packed->mark   = llama_kv_policy_mark(ctx, id_slot, newest->n_tokens);
         packed->turn   = turn;
         newest->packed = packed;
 
@@ -421,6 +469,9 @@ size_t server_kv_policy::restore(const std::string & path, int id_slot, server_p
     const size_t n = file.restore(path, prompt, n_ctx, has_mtmd, store);
 
     auto & list = prompt.checkpoints;
+    for (const auto & checkpoint : list) {
+        packed_of(checkpoint)->mark = llama_kv_policy_mark(ctx, id_slot, checkpoint.n_tokens);
+    }
     while (list.size() > 1 && list.size() > (size_t) n_checkpoints) {
         list.erase(least_useful(list));
     }

@@ -16,9 +16,6 @@
 #include <string>
 #include <vector>
 
-// for /props: file hash, operating point, groups, bytes, windows and scores of every head; null without window groups
-common_json server_kv_policy_props(const llama_context * ctx);
-
 class server_kv_policy {
 public:
     using checkpoints = std::list<common_prompt_checkpoint>;
@@ -32,23 +29,27 @@ public:
     // one prompt, in this order
     //
 
-    // n tokens are those of the slot's last prompt
-    void prompt_begin(int id_slot, int n);
+    // n tokens are those of the slot's last prompt; returns how many of them the memory was really computed from
+    int prompt_begin(int id_slot, const server_tokens & tokens, int n);
 
     // can the slot go on at p as if it had been run from the start? true without a policy
     bool can_resume(int id_slot, llama_pos p) const;
 
-    // can it after this checkpoint is restored?
+    // was this checkpoint made from the tokens that the slot's memory begins with? true without a policy
+    bool is_same(int id_slot, const common_prompt_checkpoint & checkpoint) const;
+
+    // can it go on after this checkpoint is restored?
     bool can_resume(const common_prompt_checkpoint & checkpoint, llama_pos p) const;
 
-    // restores it
-    void load(int id_slot, const common_prompt_checkpoint & checkpoint);
+    // restores it; false if that failed, and then nothing of the slot's memory serves; true without a policy
+    bool load(int id_slot, const common_prompt_checkpoint & checkpoint);
 
     // neither helped
     void prompt_lost(int id_slot, const checkpoints & list, llama_pos p);
 
-    // n tokens need not be processed
-    void prompt_end(int id_slot, int n);
+    // n tokens are not to be processed. Every way to reuse memory ends here (live cache, checkpoint, slot file, saved prompt):
+    // returns n only if the memory was computed from just these tokens and can go on after them, else 0.
+    int prompt_end(int id_slot, const server_tokens & tokens, int n, checkpoints & list);
 
     //
     // checkpoints
@@ -96,17 +97,21 @@ public:
     size_t restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd);
 
     std::string error(const char * otherwise) const { return last_error.empty() ? otherwise : last_error; }
+    enum error_type error_type() const { return last_error_type; }
 
     //
     // what it tells
     //
+
+    // for /props: file hash, operating point, groups, bytes, windows and scores of every head; null without window groups
+    common_json props() const;
 
     // cells in use change while a batch is decoded: looked up before and after
     void look();
 
     // these may be called while a batch is decoded, then with the cells of the last look
     common_json slot_json(int id_slot, const server_prompt & prompt, bool decoding);
-    std::string metrics(bool decoding);
+    std::string metrics(bool decoding, const server_prompt_cache * cache);
 
 private:
     struct slot_state {
@@ -125,6 +130,7 @@ private:
         std::vector<uint32_t> cells_used; // [groups]
     };
 
+    void init_saved(common_params & params);
     void pack(int id_slot, checkpoints & list, bool turn, const std::vector<checkpoints *> & lists);
     bool pack_state(llama_context * ctx, int id_slot, server_kv_packed & packed, std::vector<server_kv_block *> & blocks,
                     const std::vector<checkpoints *> & lists);
@@ -137,6 +143,7 @@ private:
     bool    keep_newest   = false; // the model has state that cannot be taken back at all
     bool    after_prompt  = false;
     size_t  limit         = 0; // bytes of all checkpoints
+    int64_t limit_saved   = 0; // bytes of saved prompts (--cache-ram), -1: none
     int32_t n_checkpoints = 0; // of a slot
     bool    warned_limit  = false;
 
@@ -146,6 +153,7 @@ private:
     std::string model_id;
     std::string cache_text;
     std::string last_error;
+    enum error_type last_error_type = ERROR_TYPE_SERVER;
 
     std::shared_ptr<server_kv_blocks> store = std::make_shared<server_kv_blocks>();
 

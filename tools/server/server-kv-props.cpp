@@ -64,9 +64,8 @@ static json layer_json(const llama_context * ctx, const hwkv_policy * policy, co
     };
 }
 
-json server_kv_policy_props(const llama_context * ctx) {
-    const auto * plan = llama_kv_policy_plan(ctx);
-    if (!plan) {
+json server_kv_policy::props() const {
+    if (!active()) {
         return nullptr;
     }
 
@@ -109,6 +108,8 @@ json server_kv_policy_props(const llama_context * ctx) {
         { "bytes",       size },
         { "bytes_plain", size_plain },
         { "bytes_saved", size_plain - size },
+        { "checkpoint_bytes_max",   limit },
+        { "saved_prompt_bytes_max", limit_saved < 0 ? json(nullptr) : json(limit_saved) },
     };
 }
 
@@ -176,7 +177,7 @@ json server_kv_policy::slot_json(int id_slot, const server_prompt & prompt, bool
     };
 }
 
-std::string server_kv_policy::metrics(bool decoding) {
+std::string server_kv_policy::metrics(bool decoding, const server_prompt_cache * cache) {
     if (!active()) {
         return "";
     }
@@ -208,6 +209,20 @@ std::string server_kv_policy::metrics(bool decoding) {
     value("bytes_plain",      "gauge", "Bytes that the plain cache would take",  hwkv_plan_size_plain(plan));
     value("checkpoints",      "gauge", "Context checkpoints that are kept",      store->n_packed());
     value("checkpoint_bytes", "gauge", "Bytes of all context checkpoints, rows that several share counted once", store->size());
+
+    // what its checkpoints take is counted above
+    size_t n_saved = 0;
+    if (cache) {
+        for (const auto & state : cache->states) {
+            n_saved += state.data.size();
+        }
+    }
+    value("checkpoint_bytes_max", "gauge", "Bytes that all context checkpoints may take", limit);
+    value("saved_prompts",        "gauge", "Prompts that are saved in memory (--cache-ram)", cache ? cache->states.size() : 0);
+    value("saved_prompt_bytes",   "gauge", "Bytes of all saved prompts, without their checkpoints", n_saved);
+    if (limit_saved >= 0) {
+        value("saved_prompt_bytes_max", "gauge", "Bytes that all saved prompts may take", limit_saved);
+    }
 
     slot_state sum;
     for (const auto & slot : slots) {
