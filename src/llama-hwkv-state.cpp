@@ -2,10 +2,13 @@
 
 #include "llama-hwkv.h"
 
+#include "hwkv-state.h"
 #include "llama-context.h"
 #include "llama-impl.h"
 #include "llama-io.h"
+#include "llama-kv-headwise.h"
 #include "llama-memory.h"
+#include "llama-model.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -89,11 +92,11 @@ private:
     std::vector<uint8_t> piece;
 };
 
-size_t llama_kv_policy_checkpoint_write(llama_context * ctx, llama_seq_id seq_id, llama_kv_policy_write_fn fn, void * arg) {
+size_t llama_kv_policy_state_write(llama_context * ctx, llama_seq_id seq_id, llama_state_seq_flags flags, llama_kv_policy_write_fn fn, void * arg) {
     try {
         ctx->synchronize();
         io_write_pieces io(fn, arg);
-        llama_get_memory(ctx)->state_write(io, seq_id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        llama_get_memory(ctx)->state_write(io, seq_id, flags);
         return io.n_bytes();
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
@@ -101,14 +104,25 @@ size_t llama_kv_policy_checkpoint_write(llama_context * ctx, llama_seq_id seq_id
     }
 }
 
-size_t llama_kv_policy_checkpoint_read(llama_context * ctx, llama_seq_id seq_id, llama_kv_policy_read_fn fn, void * arg) {
+size_t llama_kv_policy_state_read(llama_context * ctx, llama_seq_id seq_id, llama_state_seq_flags flags, llama_kv_policy_read_fn fn, void * arg) {
     try {
         ctx->synchronize();
         io_read_pieces io(fn, arg);
-        llama_get_memory(ctx)->state_read(io, seq_id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        llama_get_memory(ctx)->state_read(io, seq_id, flags);
         return io.n_bytes();
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return 0;
+    }
+}
+
+bool llama_kv_policy_state_shape(const llama_context * ctx, hwkv_state_shape * shape) {
+    try {
+        llama_kv_headwise::describe_state(llama_get_memory(ctx), ctx->get_model().hparams, *shape);
+        return true;
+    } catch (const std::exception & e) {
+        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
+        hwkv_state_free(shape);
+        return false;
     }
 }

@@ -51,14 +51,20 @@ LLAMA_API const char * llama_kv_policy_state_id  (const struct llama_context * c
 LLAMA_API void         llama_kv_policy_model_id  (const struct llama_context * ctx, char hex[65]);
 LLAMA_API void         llama_kv_policy_cache_text(const struct llama_context * ctx, char * text, size_t size);
 
-// What a context checkpoint of a sequence holds (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY), in pieces instead of one buffer, for any
-// context. A function that returns false ends it. Returns the bytes, 0 if that failed: then nothing of the sequence may be left. A
-// checkpoint is read only beside the tokens that it was written with.
+// The state of a sequence (flags: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY is what a context checkpoint holds), in pieces instead of one
+// buffer, for any context. A function that returns false ends it. Returns the bytes, 0 if that failed: then nothing of the
+// sequence may be left. With a policy a checkpoint is read only beside the tokens that it was written with.
 typedef bool (*llama_kv_policy_write_fn)(const void * data, size_t size, void * arg);
 typedef bool (*llama_kv_policy_read_fn) (void * data, size_t size, void * arg);
 
-LLAMA_API size_t llama_kv_policy_checkpoint_write(struct llama_context * ctx, llama_seq_id seq_id, llama_kv_policy_write_fn fn, void * arg);
-LLAMA_API size_t llama_kv_policy_checkpoint_read (struct llama_context * ctx, llama_seq_id seq_id, llama_kv_policy_read_fn  fn, void * arg);
+LLAMA_API size_t llama_kv_policy_state_write(struct llama_context * ctx, llama_seq_id seq_id, llama_state_seq_flags flags, llama_kv_policy_write_fn fn,
+                                             void * arg);
+LLAMA_API size_t llama_kv_policy_state_read (struct llama_context * ctx, llama_seq_id seq_id, llama_state_seq_flags flags, llama_kv_policy_read_fn fn,
+                                             void * arg);
+
+// What these bytes look like, so that they can be checked before they are read (hwkv-state.h); false for a memory of unknown kind.
+struct hwkv_state_shape;
+LLAMA_API bool llama_kv_policy_state_shape(const struct llama_context * ctx, struct hwkv_state_shape * shape);
 
 #ifdef __cplusplus
 }

@@ -456,9 +456,6 @@ ggml_type llama_kv_headwise::type_v() const {
 // state
 //
 
-// tells a state made under another policy from damage
-static const uint32_t LLAMA_KV_HEADWISE_MAGIC = 0x6877677b;
-
 void llama_kv_headwise::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
     const uint32_t magic = LLAMA_KV_HEADWISE_MAGIC;
 

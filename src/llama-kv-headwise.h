@@ -9,6 +9,7 @@
 #include "llama-kv-cache.h"
 
 #include "hwkv-history.h"
+#include "hwkv-state.h"
 #include "hwkv.h"
 
 #include <functional>
@@ -18,6 +19,9 @@
 
 struct llama_context_params;
 struct llm_graph_context;
+
+// tells a state made under another policy from damage
+static const uint32_t LLAMA_KV_HEADWISE_MAGIC = 0x6877677b;
 
 // some heads of one layer that share a window: first, first + step, ...
 struct llama_kv_head_run {
@@ -169,6 +173,9 @@ public:
 
     const hwkv_history & get_history(llama_seq_id seq_id) const { return histories[seq_id]; }
 
+    // How a memory writes the state of a sequence, for hwkv_state_check; throws when memory is out.
+    static void describe_state(llama_memory_i * mem, const llama_hparams & hparams, hwkv_state_shape & shape);
+
     // the groups of a memory, or null
     static llama_kv_headwise * find(llama_memory_i * mem);
 
@@ -224,6 +231,9 @@ private:
     bool remember(const llama_ubatch & ubatch);
     void write_histories(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const;
     void read_histories (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags);
+
+    static void describe_cache(const llama_kv_cache & kv, hwkv_state_kind kind, bool in_checkpoint, const group * g, hwkv_state_shape & shape);
+    static void describe_attn (const llama_kv_cache & kv, bool in_checkpoint, hwkv_state_shape & shape);
 
     bool holds_window(const group & g, llama_seq_id seq_id, llama_pos p) const;
 

@@ -1,6 +1,7 @@
 // Fuzz target for the policy reader: whatever the bytes, there is a policy that survives a round trip and can be
 // planned, or a well-formed error. Built with libFuzzer, or with fuzz-main.c where that is missing.
 
+#include "fuzz.h"
 #include "hwkv.h"
 
 #include <stdbool.h>
@@ -9,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// fuzz-main.c shows it: inputs that were policies
-extern uint64_t fuzz_n_good;
-uint64_t        fuzz_n_good;
+const char * const fuzz_name   = "fuzz-policy";
+const char * const fuzz_inputs = "policies";
+uint64_t           fuzz_n_good;
 
 static void fail(const char * what, const struct hwkv_error * err) {
     fprintf(stderr, "fuzz-policy: %s", what);
@@ -100,8 +101,6 @@ static void check_plans(const struct hwkv_policy * policy) {
         }
     }
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     struct hwkv_error    err    = { 0 };

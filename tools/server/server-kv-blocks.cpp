@@ -1,13 +1,15 @@
 #include "server-kv-blocks.h"
 
+#include "hwkv-slot-file.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
 // Blocks are cut where a rolling hash of the last 64 bytes has MASK's bits zero: about 3 KiB with the smallest size.
-static const size_t   BLOCK_MIN = 1024;
-static const size_t   BLOCK_MAX = 16*1024;
+static const size_t   BLOCK_MIN = HWKV_SLOT_BLOCK_MIN;
+static const size_t   BLOCK_MAX = HWKV_SLOT_BLOCK_MAX;
 static const uint64_t MASK      = ((1ull << 11) - 1) << 53;
 
 // a block's header, its node in the table and the allocator's own
@@ -22,37 +24,6 @@ static uint64_t mix(uint64_t x) {
     return x;
 }
 
-uint64_t server_kv_hash(const void * data, size_t size, uint64_t seed) {
-    const auto * p = static_cast<const uint8_t *>(data);
-
-    // every step is a permutation of its lane, so that no change of one word is lost
-    uint64_t lane[4] = { seed + 1, seed + 2, seed + 3, seed + 4 };
-
-    size_t i = 0;
-    for (; i + 32 <= size; i += 32) {
-        uint64_t w[4];
-        memcpy(w, p + i, sizeof(w));
-        for (int j = 0; j < 4; ++j) {
-            lane[j]  = (lane[j] ^ w[j])*0x9e3779b97f4a7c15ull;
-            lane[j] ^= lane[j] >> 29;
-        }
-    }
-
-    uint8_t rest[32] = {};
-    memcpy(rest, p + i, size - i);
-    for (int j = 0; j < 4; ++j) {
-        uint64_t w;
-        memcpy(&w, rest + 8*j, sizeof(w));
-        lane[j] = mix(lane[j] ^ w);
-    }
-
-    uint64_t res = mix(size ^ seed);
-    for (int j = 0; j < 4; ++j) {
-        res = mix(res ^ lane[j]);
-    }
-    return res;
-}
-
 server_kv_blocks::~server_kv_blocks() {
     for (auto & [hash, block] : blocks) {
         free(block);
@@ -64,7 +35,7 @@ size_t server_kv_blocks::size_of(size_t size) {
 }
 
 server_kv_block * server_kv_blocks::take(const uint8_t * data, size_t size, size_t limit) {
-    const uint64_t hash = server_kv_hash(data, size);
+    const uint64_t hash = hwkv_hash(data, size, 0);
 
     const auto range = blocks.equal_range(hash);
     for (auto it = range.first; it != range.second; ++it) {

@@ -97,6 +97,3 @@ private:
     server_kv_blocks & store;
     uint64_t first = 0; // mark of the first checkpoint
 };
-
-// 64 bits of any change in the data, for tables and files; not against forgery
-uint64_t server_kv_hash(const void * data, size_t size, uint64_t seed = 0);

@@ -163,7 +163,7 @@ bool server_kv_policy::load(int id_slot, const common_prompt_checkpoint & checkp
 
     const auto load = [&](llama_context * ctx, const std::vector<server_kv_block *> & blocks) {
         block_reader in = { blocks };
-        return blocks.empty() || (llama_kv_policy_checkpoint_read(ctx, id_slot, block_reader::read, &in) == in.n && in.n > 0 && in.i == blocks.size());
+        return blocks.empty() || (llama_kv_policy_state_read(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, block_reader::read, &in) == in.n && in.n > 0 && in.i == blocks.size());
     };
     if (!load(ctx, packed->tgt) || !load(ctx_dft, packed->dft)) {
         SRV_ERR("slot %d: the context checkpoint at %lld tokens cannot be restored\n", id_slot, (long long) checkpoint.n_tokens);
@@ -360,7 +360,7 @@ bool server_kv_policy::pack_state(llama_context * ctx, int id_slot, server_kv_pa
     };
     const auto run = [&]() {
         i = 0;
-        if (llama_kv_policy_checkpoint_write(ctx, id_slot, write, &cutter) == 0) {
+        if (llama_kv_policy_state_write(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, write, &cutter) == 0) {
             throw std::runtime_error("no memory");
         }
         cutter.finish();
@@ -456,7 +456,8 @@ size_t server_kv_policy::save(const std::string & path, int id_slot, const std::
         const server_kv_slot_file file(ctx, ctx_dft, id_slot, { llama_kv_policy_state_id(ctx), model_id, cache_text });
         return file.save(path, tokens, prompt);
     } catch (const std::exception & e) {
-        last_error = std::string("Unable to save slot: ") + e.what();
+        last_error      = std::string("Unable to save slot: ") + e.what();
+        last_error_type = dynamic_cast<const std::invalid_argument *>(&e) ? ERROR_TYPE_INVALID_REQUEST : ERROR_TYPE_SERVER;
         return 0;
     }
 }
@@ -466,7 +467,7 @@ size_t server_kv_policy::restore(const std::string & path, int id_slot, server_p
         return 0;
     }
     const server_kv_slot_file file(ctx, ctx_dft, id_slot, { llama_kv_policy_state_id(ctx), model_id, cache_text });
-    const size_t n = file.restore(path, prompt, n_ctx, has_mtmd, store);
+    const size_t n = file.restore(path, prompt, { store, limit, n_ctx, has_mtmd });
 
     auto & list = prompt.checkpoints;
     for (const auto & checkpoint : list) {

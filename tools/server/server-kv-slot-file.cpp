@@ -3,14 +3,16 @@
 #include "server-stop.h"
 
 #include "common.h"
-#include "hwkv.h"
-#include "llama.h"
+#include "hwkv-slot-file.h"
+#include "llama-hwkv.h"
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <list>
+#include <memory>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -20,9 +22,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #endif
-
-static const char     MAGIC[8] = { 'H', 'W', 'K', 'V', 'S', 'L', 'O', 'T' };
-static const uint32_t VERSION  = 2;
 
 [[noreturn]] static void fail(const std::string & reason) {
     throw std::runtime_error(reason);
@@ -58,21 +57,35 @@ std::string server_kv_model_id(const std::string & fingerprint, const std::strin
 // writing
 //
 
-// a file beside the one it will become
+static const char * const PARTIAL = ".partial"; // of a file that is being written: hidden, beside the one it will become
+
+// Names that are ours, or would not fit with it. Errors go to clients, so they name files without their folder.
+static void check_name(const std::string & name) {
+    const std::string end = PARTIAL;
+    if (name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0) {
+        throw std::invalid_argument("found a filename that ends in " + end + ", expected another: such files are overwritten");
+    }
+    const size_t max = 255 - 1 - end.size();
+    if (name.size() > max) {
+        throw std::invalid_argument(string_format("found a filename of %zu bytes, expected at most %zu", name.size(), max));
+    }
+}
+
 class new_file {
 public:
     explicit new_file(const std::string & path) : path(path) {
         const auto p = std::filesystem::path(path);
-        temp = (p.parent_path() / ("." + p.filename().string() + ".partial")).string();
+        name = p.filename().string();
+        temp = (p.parent_path() / ("." + name + PARTIAL)).string();
 #if defined(_WIN32)
         file = fopen(temp.c_str(), "wb");
         if (!file) {
-            fail(string_format("cannot write %s: %s", temp.c_str(), strerror(errno)));
+            fail(string_format("cannot write %s: %s", name.c_str(), strerror(errno)));
         }
 #else
         const int fd = open(temp.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0) {
-            fail(string_format("cannot write %s: %s", temp.c_str(), strerror(errno)));
+            fail(string_format("cannot write %s: %s", name.c_str(), strerror(errno)));
         }
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             close(fd);
@@ -81,7 +94,7 @@ public:
         if (ftruncate(fd, 0) != 0 || !(file = fdopen(fd, "wb"))) {
             const int error = errno;
             close(fd);
-            fail(string_format("cannot write %s: %s", temp.c_str(), strerror(error)));
+            fail(string_format("cannot write %s: %s", name.c_str(), strerror(error)));
         }
 #endif
         hwkv_stop_set_file(temp.c_str());
@@ -101,7 +114,7 @@ public:
             fail("the server is stopping");
         }
         if (fwrite(data, 1, size, file) != size) {
-            fail(string_format("cannot write %s: %s", temp.c_str(), strerror(errno)));
+            fail(string_format("cannot write %s: %s", name.c_str(), strerror(errno)));
         }
     }
 
@@ -112,7 +125,7 @@ public:
                 || fsync(fileno(file)) != 0
 #endif
                 ) {
-            fail(string_format("cannot write %s: %s", temp.c_str(), strerror(errno)));
+            fail(string_format("cannot write %s: %s", name.c_str(), strerror(errno)));
         }
 #if defined(_WIN32)
         fclose(file);
@@ -121,7 +134,7 @@ public:
         std::error_code ec;
         std::filesystem::rename(temp, path, ec);
         if (ec) {
-            fail(string_format("cannot replace %s: %s", path.c_str(), ec.message().c_str()));
+            fail(string_format("cannot replace %s: %s", name.c_str(), ec.message().c_str()));
         }
 #if !defined(_WIN32)
         fclose(file);
@@ -138,357 +151,307 @@ public:
 
 private:
     std::string path;
+    std::string name;
     std::string temp;
     FILE * file = nullptr;
-};
-
-// the hash goes over pieces of this size
-static const size_t PIECE = 1 << 20;
-
-// counts, then writes: the size stands in the head
-class writer {
-public:
-    explicit writer(new_file * file) : file(file) {}
-
-    void put(const void * data, size_t size) {
-        n += size;
-        const auto * p = static_cast<const uint8_t *>(data);
-        while (file && size > 0) {
-            const size_t k = std::min(size, PIECE - piece.size());
-            piece.insert(piece.end(), p, p + k);
-            if (piece.size() == PIECE) {
-                flush();
-            }
-            p    += k;
-            size -= k;
-        }
-    }
-
-    // ends the file with its hash
-    void finish() {
-        n += sizeof(hash);
-        if (file) {
-            flush();
-            file->write(&hash, sizeof(hash));
-        }
-    }
-
-    template <typename T>
-    void num(T x) {
-        put(&x, sizeof(x));
-    }
-
-    void text(const std::string & s) {
-        num<uint32_t>(s.size());
-        put(s.data(), s.size());
-    }
-
-    template <typename T>
-    void bytes(const std::vector<T> & v) {
-        num<uint64_t>(v.size()*sizeof(T));
-        put(v.data(), v.size()*sizeof(T));
-    }
-
-    uint64_t n = 0;
-
-private:
-    void flush() {
-        if (!piece.empty()) {
-            hash = server_kv_hash(piece.data(), piece.size(), hash);
-            file->write(piece.data(), piece.size());
-            piece.clear();
-        }
-    }
-
-    new_file * file;
-    uint64_t   hash = 0;
-    std::vector<uint8_t> piece;
 };
 
 static std::vector<uint8_t> get_state(llama_context * ctx, int id_slot) {
     std::vector<uint8_t> res;
     if (ctx) {
-        res.resize(llama_state_seq_get_size_ext(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE));
-        if (res.empty() || llama_state_seq_get_data_ext(ctx, res.data(), res.size(), id_slot, LLAMA_STATE_SEQ_FLAGS_NONE) != res.size()) {
+        res.reserve(llama_state_seq_get_size_ext(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE));
+        const auto write = [](const void * data, size_t size, void * arg) {
+            const auto * p = static_cast<const uint8_t *>(data);
+            auto & to = *static_cast<std::vector<uint8_t> *>(arg);
+            to.insert(to.end(), p, p + size);
+            return true;
+        };
+        if (llama_kv_policy_state_write(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE, write, &res) != res.size()) {
             fail("the state of the slot cannot be read");
         }
     }
     return res;
 }
 
-size_t server_kv_slot_file::save(const std::string & path, const std::vector<char> & tokens, const server_prompt & prompt) const {
-    const auto state     = get_state(ctx,     id_slot);
-    const auto state_dft = get_state(ctx_dft, id_slot);
+// what this server writes and reads
+class expectation {
+public:
+    expectation(const llama_context * ctx, const llama_context * ctx_dft, const server_kv_slot_file::identity & id, int n_ctx, bool images) {
+        if (!llama_kv_policy_state_shape(ctx, &shapes[0]) || (ctx_dft && !llama_kv_policy_state_shape(ctx_dft, &shapes[1]))) {
+            fail("slots of this kind of model cannot be saved");
+        }
+        expect.id       = { { id.windows.c_str(), id.model.c_str(), id.cache.c_str() }, LLAMA_STATE_SEQ_VERSION };
+        expect.shape[0] = &shapes[0];
+        expect.shape[1] = ctx_dft ? &shapes[1] : nullptr;
+        expect.n_ctx    = n_ctx;
+        expect.images   = images;
+    }
 
-    // blocks in the order of their first use
-    std::vector<const server_kv_block *> blocks;
-    std::unordered_map<const server_kv_block *, uint32_t> index;
-    for (const auto & checkpoint : prompt.checkpoints) {
-        const auto * packed = static_cast<const server_kv_packed *>(checkpoint.packed.get());
-        for (const auto * list : { &packed->tgt, &packed->dft }) {
-            for (const auto * block : *list) {
-                if (index.emplace(block, blocks.size()).second) {
-                    blocks.push_back(block);
-                }
-            }
+    ~expectation() {
+        hwkv_state_free(&shapes[0]);
+        hwkv_state_free(&shapes[1]);
+    }
+
+    expectation(const expectation &) = delete;
+    expectation & operator=(const expectation &) = delete;
+
+    void check(const hwkv_slot & slot, const server_tokens & tokens) const {
+        hwkv_error err = {};
+        if (hwkv_slot_check(&slot, &expect, tokens.empty() ? nullptr : &tokens[0], tokens.size(), tokens.pos_next(), &err) != 0) {
+            fail(err.msg);
         }
     }
 
-    const auto write = [&](writer & out, uint64_t size) {
-        out.put(MAGIC, sizeof(MAGIC));
-        out.num<uint32_t>(VERSION);
-        out.num<uint32_t>(LLAMA_STATE_SEQ_VERSION);
-        out.num<uint64_t>(size);
+    hwkv_slot_expect expect = {};
 
-        out.text(id.windows);
-        out.text(id.model);
-        out.text(id.cache);
+private:
+    hwkv_state_shape shapes[2] = {};
+};
 
-        out.bytes(tokens);
-        out.bytes(state);
-        out.bytes(state_dft);
+// a slot as the file has it, over memory that others own
+struct slot_image {
+    hwkv_slot slot = {};
 
-        out.num<uint32_t>(blocks.size());
-        for (const auto * block : blocks) {
-            out.num<uint32_t>(block->size);
-            out.put(block->data(), block->size);
-        }
+    std::vector<hwkv_slot_block>       blocks;
+    std::vector<hwkv_slot_checkpoint>  checkpoints;
+    std::vector<std::vector<uint32_t>> lists;
 
-        out.num<uint32_t>(prompt.checkpoints.size());
-        for (const auto & checkpoint : prompt.checkpoints) {
+    void add(const std::list<common_prompt_checkpoint> & list) {
+        std::unordered_map<const server_kv_block *, uint32_t> index; // in the order of their first use
+
+        lists.reserve(2*list.size());
+        for (const auto & checkpoint : list) {
             const auto * packed = static_cast<const server_kv_packed *>(checkpoint.packed.get());
 
-            out.num<int64_t >(checkpoint.n_tokens);
-            out.num<int32_t >(checkpoint.pos_min);
-            out.num<int32_t >(checkpoint.pos_max);
-            out.num<uint32_t>(packed->turn);
-            for (const auto * list : { &packed->tgt, &packed->dft }) {
-                out.num<uint32_t>(list->size());
-                for (const auto * block : *list) {
-                    out.num<uint32_t>(index[block]);
+            auto & out = checkpoints.emplace_back();
+            out = {};
+            out.n_tokens  = checkpoint.n_tokens;
+            out.pos_min   = checkpoint.pos_min;
+            out.pos_max   = checkpoint.pos_max;
+            out.turn      = packed->turn;
+            out.spec      = const_cast<uint8_t *>(checkpoint.data_spec.data());
+            out.spec_size = checkpoint.data_spec.size();
+
+            const std::vector<server_kv_block *> * const from[] = { &packed->tgt, &packed->dft };
+            for (int k = 0; k < 2; ++k) {
+                auto & to = lists.emplace_back();
+                for (const auto * block : *from[k]) {
+                    const auto [it, is_new] = index.emplace(block, blocks.size());
+                    if (is_new) {
+                        blocks.push_back({ block->data(), block->size });
+                    }
+                    to.push_back(it->second);
                 }
+                out.n_block[k] = to.size();
+                out.blocks[k]  = to.data();
             }
-            out.bytes(checkpoint.data_spec);
         }
 
-        out.finish();
-    };
+        slot.blocks       = blocks.data();
+        slot.n_block      = blocks.size();
+        slot.checkpoints  = checkpoints.data();
+        slot.n_checkpoint = checkpoints.size();
+    }
+};
 
-    writer count(nullptr);
-    write(count, 0);
+size_t server_kv_slot_file::save(const std::string & path, const std::vector<char> & tokens, const server_prompt & prompt) const {
+    check_name(std::filesystem::path(path).filename().string());
+
+    const expectation expected(ctx, ctx_dft, id, prompt.tokens.size(), prompt.tokens.has_mtmd);
+
+    auto packed = tokens;
+    auto state     = get_state(ctx,     id_slot);
+    auto state_dft = get_state(ctx_dft, id_slot);
+
+    slot_image image;
+    image.slot.tokens        = reinterpret_cast<uint8_t *>(packed.data());
+    image.slot.tokens_size   = packed.size();
+    image.slot.state[0]      = state.data();
+    image.slot.state_size[0] = state.size();
+    image.slot.state[1]      = state_dft.data();
+    image.slot.state_size[1] = state_dft.size();
+    image.add(prompt.checkpoints);
+
+    // what could not be restored is not saved
+    expected.check(image.slot, prompt.tokens);
 
     new_file file(path);
-    writer out(&file);
-    write(out, count.n);
+
+    std::string reason = "no memory";
+    struct sink {
+        new_file    & file;
+        std::string & reason;
+    } to = { file, reason };
+
+    const auto write = [](const void * data, size_t size, void * arg) {
+        auto & to = *static_cast<sink *>(arg);
+        try {
+            to.file.write(data, size);
+            return true;
+        } catch (const std::exception & e) {
+            to.reason = e.what();
+            return false;
+        }
+    };
+    const size_t n = hwkv_slot_write(&image.slot, &expected.expect.id, write, &to);
+    if (n == 0) {
+        fail(reason);
+    }
     file.commit();
 
-    return out.n;
+    return n;
 }
 
 //
 // reading
 //
 
-struct bytes_view {
-    const uint8_t * data = nullptr;
-    size_t          size = 0;
-};
+// blocks in the store, in the order of the file
+struct taker {
+    server_kv_packed & blocks;
+    server_kv_blocks & store;
+    size_t             limit;
 
-class reader {
-public:
-    reader(const uint8_t * data, size_t size) : p(data), end(data + size) {}
-
-    const uint8_t * take(uint64_t size) {
-        if (size > (uint64_t) (end - p)) {
-            fail("the file is damaged");
+    static const uint8_t * take(const uint8_t * data, uint32_t size, void * arg) {
+        auto & self = *static_cast<taker *>(arg);
+        self.blocks.tgt.push_back(nullptr);
+        try {
+            self.blocks.tgt.back() = self.store.take(data, size, self.limit);
+        } catch (const std::bad_alloc &) {
         }
-        const auto * res = p;
-        p += size;
-        return res;
+        return self.blocks.tgt.back() ? self.blocks.tgt.back()->data() : nullptr;
     }
-
-    template <typename T>
-    T num() {
-        T res;
-        memcpy(&res, take(sizeof(T)), sizeof(T));
-        return res;
-    }
-
-    std::string text() {
-        const auto size = num<uint32_t>();
-        return std::string(reinterpret_cast<const char *>(take(size)), size);
-    }
-
-    bytes_view bytes() {
-        const auto size = num<uint64_t>();
-        return { take(size), size };
-    }
-
-    bool at_end() const { return p == end; }
-
-private:
-    const uint8_t * p;
-    const uint8_t * end;
 };
 
-static std::vector<uint8_t> read_all(const std::string & path) {
+static FILE * open_file(const std::string & path, uint64_t & size) {
     std::error_code ec;
     if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ec))) { // a link may lead anywhere
         fail("there is no such file");
     }
-    const uint64_t size = std::filesystem::file_size(path, ec);
+    size = std::filesystem::file_size(path, ec);
 
-    std::ifstream file(path, std::ios::binary);
-    if (ec || !file) {
+    auto * file = ec ? nullptr : fopen(path.c_str(), "rb");
+    if (!file) {
         fail("the file cannot be read");
     }
-
-    std::vector<uint8_t> res;
-    try {
-        res.resize(size);
-    } catch (const std::bad_alloc &) {
-        fail(string_format("no memory for a file of %.1f MiB", size/1024.0/1024.0));
-    }
-    if (size > 0 && !file.read(reinterpret_cast<char *>(res.data()), size)) {
-        fail("the file cannot be read");
-    }
-    return res;
+    return file;
 }
 
-// The head tells a file of another kind and a short one from a damaged one.
-static void check_whole(const std::vector<uint8_t> & data) {
-    const size_t n_head = sizeof(MAGIC) + 2*sizeof(uint32_t) + sizeof(uint64_t);
-
-    if (data.size() < sizeof(MAGIC) || memcmp(data.data(), MAGIC, sizeof(MAGIC)) != 0) {
-        fail("this is no slot file of a server with a KV policy");
-    }
-    if (data.size() < n_head + sizeof(uint64_t)) {
-        fail(string_format("the file is truncated: found %zu bytes", data.size()));
-    }
-
-    reader in(data.data() + sizeof(MAGIC), n_head - sizeof(MAGIC));
-
-    const auto version       = in.num<uint32_t>();
-    const auto version_state = in.num<uint32_t>();
-    if (version != VERSION || version_state != LLAMA_STATE_SEQ_VERSION) {
-        fail(string_format("found version %u.%u of slot files, expected %u.%u", version, version_state, VERSION, (unsigned) LLAMA_STATE_SEQ_VERSION));
-    }
-
-    const auto size = in.num<uint64_t>();
-    if (size > data.size()) {
-        fail(string_format("the file is truncated: found %zu bytes, expected %llu", data.size(), (unsigned long long) size));
-    }
-
-    const size_t n = data.size() - sizeof(uint64_t);
-
-    uint64_t hash = 0;
-    for (size_t i = 0; i < n; i += PIECE) {
-        hash = server_kv_hash(data.data() + i, std::min(PIECE, n - i), hash);
-    }
-    if (size != data.size() || memcmp(data.data() + n, &hash, sizeof(hash)) != 0) {
-        fail("the file is damaged: its checksum does not match");
-    }
-}
-
-static void expect_same(const std::string & found, const std::string & expected, const char * what) {
-    if (found != expected) {
-        fail(string_format("the file was saved %s: found %s, expected %s", what, found.c_str(), expected.c_str()));
-    }
-}
-
-static bool set_state(llama_context * ctx, int id_slot, bytes_view state) {
+// from memory; nothing: the sequence is emptied
+static bool set_state(llama_context * ctx, int id_slot, const uint8_t * data, size_t size) {
     if (!ctx) {
         return true;
     }
     llama_memory_seq_rm(llama_get_memory(ctx), id_slot, -1, -1);
-    return state.size == 0 || llama_state_seq_set_data_ext(ctx, state.data, state.size, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE) == state.size;
+
+    struct memory {
+        const uint8_t * p;
+        size_t          left;
+    } from = { data, size };
+
+    const auto read = [](void * dst, size_t n, void * arg) {
+        auto & from = *static_cast<memory *>(arg);
+        if (n > from.left) {
+            return false;
+        }
+        memcpy(dst, from.p, n);
+        from.p    += n;
+        from.left -= n;
+        return true;
+    };
+    return size == 0 || (llama_kv_policy_state_read(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE, read, &from) == size && from.left == 0);
 }
 
-size_t server_kv_slot_file::restore(const std::string & path, server_prompt & prompt, int n_ctx, bool has_mtmd,
-        const std::shared_ptr<server_kv_blocks> & store) const {
-    const auto data = read_all(path);
-    check_whole(data);
-
-    const size_t n_head = sizeof(MAGIC) + 2*sizeof(uint32_t) + sizeof(uint64_t);
-    reader in(data.data() + n_head, data.size() - n_head - sizeof(uint64_t));
-
-    expect_same(in.text(), id.windows, "under another KV policy");
-    expect_same(in.text(), id.model,   "with another model");
-    expect_same(in.text(), id.cache,   "with another kind of cache");
-
-    const auto packed_tokens = in.bytes();
-    const auto state         = in.bytes();
-    const auto state_dft     = in.bytes();
-
-    if (packed_tokens.size % sizeof(llama_token) != 0) {
-        fail("the file is damaged");
+static server_tokens get_tokens(const hwkv_slot & slot, bool has_mtmd, const llama_context * ctx) {
+    if (slot.tokens_size % sizeof(llama_token) != 0) {
+        fail("the file's tokens are damaged");
     }
-    llama_tokens packed(packed_tokens.size/sizeof(llama_token));
-    memcpy(packed.data(), packed_tokens.data, packed_tokens.size);
-
-    server_prompt restored;
-    restored.tokens = server_tokens::deserialize(packed, has_mtmd);
-    if (restored.tokens.size() > (size_t) n_ctx) {
-        fail(string_format("found %zu tokens, expected at most the %d of a slot", restored.tokens.size(), n_ctx));
+    llama_tokens packed(slot.tokens_size/sizeof(llama_token));
+    if (!packed.empty()) {
+        memcpy(packed.data(), slot.tokens, slot.tokens_size);
     }
-    if (!restored.tokens.validate(ctx)) {
+
+    auto res = server_tokens::deserialize(packed, has_mtmd);
+    if (!res.validate(ctx)) {
         fail("the file has tokens that the model does not know");
     }
+    return res;
+}
 
-    // blocks find those the server has already
-    server_kv_packed blocks(store);
-    for (auto n = in.num<uint32_t>(); n > 0; --n) {
-        const auto size = in.num<uint32_t>();
-        const auto * bytes = in.take(size);
-        blocks.tgt.push_back(nullptr);
-        blocks.tgt.back() = store->take(bytes, size);
-    }
+static void get_checkpoints(const hwkv_slot & slot, const server_kv_packed & blocks, const std::shared_ptr<server_kv_blocks> & store,
+        std::list<common_prompt_checkpoint> & list) {
+    for (uint32_t i = 0; i < slot.n_checkpoint; ++i) {
+        const auto & from = slot.checkpoints[i];
+        if (!hwkv_slot_has(&slot, &from)) {
+            continue;
+        }
 
-    for (auto n = in.num<uint32_t>(); n > 0; --n) {
-        auto & checkpoint = restored.checkpoints.emplace_back();
-        auto   packed     = std::make_shared<server_kv_packed>(store);
+        auto packed = std::make_shared<server_kv_packed>(store);
+        packed->turn = from.turn != 0;
 
-        checkpoint.n_tokens = in.num<int64_t>();
-        checkpoint.pos_min  = in.num<int32_t>();
-        checkpoint.pos_max  = in.num<int32_t>();
-        packed->turn        = in.num<uint32_t>() != 0;
-        for (auto * list : { &packed->tgt, &packed->dft }) {
-            for (auto k = in.num<uint32_t>(); k > 0; --k) {
-                const auto i = in.num<uint32_t>();
-                if (i >= blocks.tgt.size()) {
-                    fail("the file is damaged");
-                }
-                list->push_back(blocks.tgt[i]);
-                list->back()->refs++;
+        std::vector<server_kv_block *> * const to[] = { &packed->tgt, &packed->dft };
+        for (int k = 0; k < 2; ++k) {
+            for (uint32_t j = 0; j < from.n_block[k]; ++j) {
+                to[k]->push_back(blocks.tgt[from.blocks[k][j]]);
+                to[k]->back()->refs++;
             }
         }
-        const auto spec = in.bytes();
-        checkpoint.data_spec.assign(spec.data, spec.data + spec.size);
 
-        if (checkpoint.n_tokens < 0 || checkpoint.n_tokens > (int64_t) restored.tokens.size()) {
-            fail("the file is damaged");
+        auto & checkpoint = list.emplace_back();
+        checkpoint.n_tokens = from.n_tokens;
+        checkpoint.pos_min  = from.pos_min;
+        checkpoint.pos_max  = from.pos_max;
+        checkpoint.packed   = packed;
+        if (from.spec_size > 0) {
+            checkpoint.data_spec.assign(from.spec, from.spec + from.spec_size);
         }
-        checkpoint.packed = packed;
+    }
+}
+
+size_t server_kv_slot_file::restore(const std::string & path, server_prompt & prompt, const destination & to) const {
+    check_name(std::filesystem::path(path).filename().string());
+
+    uint64_t size = 0;
+    const std::unique_ptr<FILE, int (*)(FILE *)> file(open_file(path, size), fclose);
+
+    const expectation expected(ctx, ctx_dft, id, to.n_ctx, to.has_mtmd);
+
+    server_kv_packed blocks(to.store);
+    taker take = { blocks, *to.store, to.limit };
+
+    hwkv_slot_source source = {};
+    source.read     = [](void * dst, size_t n, void * arg) { return fread(dst, 1, n, static_cast<FILE *>(arg)) == n; };
+    source.arg      = file.get();
+    source.size     = size;
+    source.take     = taker::take;
+    source.take_arg = &take;
+
+    hwkv_slot  slot = {};
+    hwkv_error err  = {};
+    const std::unique_ptr<hwkv_slot, void (*)(hwkv_slot *)> guard(&slot, hwkv_slot_free);
+    if (hwkv_slot_read(&slot, &source, &expected.expect, &err) != 0) {
+        fail(err.msg);
     }
 
-    if (!in.at_end()) {
-        fail("the file is damaged");
-    }
+    server_prompt restored;
+    restored.tokens = get_tokens(slot, to.has_mtmd, ctx);
+    expected.check(slot, restored.tokens);
+    get_checkpoints(slot, blocks, to.store, restored.checkpoints);
 
     // other slots may hold the cells it needs, which only trying tells
     const auto old     = prompt.tokens.empty() ? std::vector<uint8_t>() : get_state(ctx,     id_slot);
     const auto old_dft = prompt.tokens.empty() ? std::vector<uint8_t>() : get_state(ctx_dft, id_slot);
 
-    if (!set_state(ctx, id_slot, state) || !set_state(ctx_dft, id_slot, state_dft)) {
-        if (!set_state(ctx, id_slot, { old.data(), old.size() }) || !set_state(ctx_dft, id_slot, { old_dft.data(), old_dft.size() })) {
-            set_state(ctx,     id_slot, {});
-            set_state(ctx_dft, id_slot, {});
+    if (!set_state(ctx, id_slot, slot.state[0], slot.state_size[0]) || !set_state(ctx_dft, id_slot, slot.state[1], slot.state_size[1])) {
+        if (!set_state(ctx, id_slot, old.data(), old.size()) || !set_state(ctx_dft, id_slot, old_dft.data(), old_dft.size())) {
+            set_state(ctx,     id_slot, nullptr, 0);
+            set_state(ctx_dft, id_slot, nullptr, 0);
             prompt.clear();
         }
-        fail("the cache has no room for it beside the other slots");
+        fail(string_format("the cache has no room for its %zu tokens beside the other slots", restored.tokens.size()));
     }
 
     prompt = std::move(restored);
 
-    return data.size();
+    return size;
 }

@@ -1,17 +1,6 @@
 #pragma once
 
-// The file of a saved slot under a KV policy: its tokens, the state of all its heads and its checkpoints.
-//
-// All numbers in the machine's byte order.
-//
-//   "HWKVSLOT"  u32 version  u32 version of llama.cpp's states  u64 size of the file
-//   text: id of the windows, id of the model, description of the cache      each: u32 size, bytes
-//   bytes: tokens, state, state of the draft                                each: u64 size, bytes
-//   u32 number of blocks                                                     each: u32 size, bytes
-//   u32 number of checkpoints                                                each: i64 tokens, i32 first and last position, u32 turn,
-//                                                                                  blocks of the state, of the draft's state
-//                                                                                  (u32 count, u32 indices), bytes of the speculator
-//   u64 hash of all bytes before it
+// Saves a slot under a KV policy to a file and brings it back (the format: hwkv-slot-file.h).
 
 #include "server-kv-blocks.h"
 #include "server-task.h"
@@ -35,11 +24,20 @@ public:
     server_kv_slot_file(llama_context * ctx, llama_context * ctx_dft, int id_slot, identity id) :
         ctx(ctx), ctx_dft(ctx_dft), id_slot(id_slot), id(std::move(id)) {}
 
-    // Bytes written. The file is the old one until it is the whole new one. Throws std::runtime_error.
+    // Bytes written. The file is the old one until it is the whole new one. Throws std::runtime_error, std::invalid_argument for a name.
     size_t save(const std::string & path, const std::vector<char> & tokens, const server_prompt & prompt) const;
 
-    // Bytes read. Throws std::runtime_error, and then the slot is as it was.
-    size_t restore(const std::string & path, server_prompt & prompt, int n_ctx, bool has_mtmd, const std::shared_ptr<server_kv_blocks> & store) const;
+    // Where checkpoints go, and how many bytes of them there may be: those for which there is no room are left out.
+    struct destination {
+        std::shared_ptr<server_kv_blocks> store;
+        size_t limit;
+        int    n_ctx;
+        bool   has_mtmd;
+    };
+
+    // Bytes read. Nothing of the slot is touched before all of the file has been held against itself and this server. Throws
+    // std::runtime_error, and then the slot is as it was.
+    size_t restore(const std::string & path, server_prompt & prompt, const destination & to) const;
 
 private:
     llama_context * ctx;

@@ -129,7 +129,7 @@ def test_damaged_files_are_refused(tiny, saved):
         refused(server, put("short.bin", whole[:-1]), "truncated")  # and there is something in the slot now
         refused(server, put("half.bin", whole[:len(whole) // 2]), "truncated", str(len(whole)), answers=False)
         refused(server, put("head.bin", whole[:20]), "truncated", answers=False)
-        refused(server, put("long.bin", whole + b"x"), "checksum", answers=False)
+        refused(server, put("long.bin", whole + b"x"), "damaged", str(len(whole)), answers=False)
         refused(server, put("empty.bin", b""), "no slot file", answers=False)
         refused(server, put("text.bin", b"Dear slot, "), "no slot file", answers=False)
         refused(server, put("version.bin", flipped(8)), "version", answers=False)
