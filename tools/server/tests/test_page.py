@@ -258,6 +258,7 @@ def test_memory_is_what_the_server_says(ready, windowed):
     shown = ready.text("#memory")
     assert mib(told["bytes"]) in shown and mib(told["bytes_plain"]) in shown and mib(told["bytes_saved"]) in shown
     assert f"{100 * told['bytes_saved'] / told['bytes_plain']:.1f}%" in shown
+    assert f"context checkpoints up to {mib(told['checkpoint_bytes_max'])}, saved prompts up to {mib(told['saved_prompt_bytes_max'])}" in shown
     widths = ready.script("return [...document.querySelectorAll('#memory .bar:nth-child(2) .piece')].map(piece => parseFloat(piece.style.width))")
     assert len(widths) == len(told["groups"]) and sum(widths) == pytest.approx(100 * told["bytes"] / told["bytes_plain"], abs=0.1)
 

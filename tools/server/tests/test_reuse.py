@@ -215,6 +215,66 @@ def test_the_default_limit_is_half_of_what_is_saved(model, tmp_path):
         assert f"{saved / 2 / 2**20:.1f} MiB for all" in server.log()
 
 
+def test_saved_prompts_share_what_is_saved_with_the_checkpoints(tmp_path):
+    """24 prompts of 8 MiB each, one after the other: the server's memory stays below that of the plain cache with none saved."""
+    model, policy = wide(tmp_path)
+
+    def run(*args):
+        with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--metrics", *args, ctx=8192) as server:
+            shown = server.get("/props").json()["kv_policy"]
+            start = psutil.Process(server.process.pid).memory_info().rss
+            most = 0
+            for i in range(24):
+                complete(server, words(i, 500), 2)
+                seen = metrics(server)
+                assert seen["saved_prompt_bytes"] <= seen["saved_prompt_bytes_max"] == shown["saved_prompt_bytes_max"]
+                assert seen["checkpoint_bytes"] <= seen["checkpoint_bytes_max"] == shown["checkpoint_bytes_max"]
+                most = max(most, seen["saved_prompts"])
+            # what was saved last is found again
+            assert complete(server, words(22, 500), 2)[1] >= 495
+            return shown, most, psutil.Process(server.process.pid).memory_info().rss - start
+
+    shown, most, grown = run()
+    half = shown["bytes_saved"] // 2
+    assert shown["checkpoint_bytes_max"] == half
+    assert half - 2**20 < shown["saved_prompt_bytes_max"] <= half
+    assert 2 <= most < 20
+    assert grown < shown["bytes_saved"] + 16 * 2**20
+
+    shown, most, _ = run("--cache-ram", "300")
+    assert shown["saved_prompt_bytes_max"] == 300 * 2**20
+    assert most >= 23
+
+
+def test_moved_pieces_are_refused_with_a_policy(tmp_path):
+    """Their rows were computed after other words. The server says so once, and goes by the common beginning."""
+    model, policy = tiny(tmp_path, "llama")
+    first = words(1, 60) + words(2, 400)
+    second = words(3, 30) + words(2, 400)  # a piece of the first one, elsewhere
+    with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--cache-reuse", "16", "--cache-ram", "0", ctx=8192) as server:
+        complete(server, first)
+        tokens, cached = complete(server, second, n_cache_reuse=16)
+        assert cached == 0
+        assert complete(server, second, cache=False)[0] == tokens
+        assert server.log().count("--cache-reuse 16 is ignored with a KV policy") == 1
+
+
+def test_a_shifted_context_serves_no_other_prompt(tmp_path):
+    """After a context shift the rows stand for text that had more before it: they serve only as far as nothing was moved."""
+    model, policy = tiny(tmp_path, "llama")
+    with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--context-shift", "--cache-ram", "0", ctx=512) as server:
+        shifted, _ = complete(server, words(1, 400), 200, n_keep=50, ignore_eos=True)
+        assert "slot context shift" in server.log()
+        # the slot holds the tokens that were kept, with or without one for <s>, and those after the 230 that were dropped
+        whole = words(1, 400) + shifted[:-1]
+        for n_keep in (50, 51):
+            prompt = whole[:n_keep] + whole[n_keep + 230:] + words(9, 5)
+            tokens, cached = complete(server, prompt)
+            assert cached <= n_keep
+            assert complete(server, prompt, cache=False)[0] == tokens
+            complete(server, words(1, 400), 200, n_keep=50, ignore_eos=True)  # as before
+
+
 def test_a_question_is_asked_again(tmp_path):
     """After a long answer, as it was or with another end: what is left of the prompt's end is its checkpoint."""
     model, policy = tiny(tmp_path, "llama")

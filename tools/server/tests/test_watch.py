@@ -76,8 +76,9 @@ def test_metrics_are_in_prometheus_form(tiny, tmp_path):
         text = server.get("/metrics").text
         shown = server.get("/props").json()["kv_policy"]
         seen = metrics(server)
-    names = {"bytes", "cells", "cells_used", "bytes_plain", "checkpoints", "checkpoint_bytes", "prompt_tokens_reused_total",
-             "prompt_tokens_restored_total", "prompt_tokens_reprocessed_total", "full_reprocessing_total"}
+    names = {"bytes", "cells", "cells_used", "bytes_plain", "checkpoints", "checkpoint_bytes", "checkpoint_bytes_max", "saved_prompts",
+             "saved_prompt_bytes", "saved_prompt_bytes_max", "prompt_tokens_reused_total", "prompt_tokens_restored_total",
+             "prompt_tokens_reprocessed_total", "full_reprocessing_total"}
     assert {name.split("{")[0] for name in seen} == names
     for name in names:
         kind = "counter" if name.endswith("_total") else "gauge"

@@ -16,6 +16,13 @@ function bar(name, value, total, parts) {
         el("span", { class: "value" }, mib(value)));
 }
 
+// what comes to the cache in use
+function showMore({ checkpoint_bytes_max: checkpoints, saved_prompt_bytes_max: prompts }) {
+    const parts = [["context checkpoints", checkpoints], ["saved prompts", prompts]].filter(([, max]) => max !== undefined).map(([name, max]) =>
+        max === null ? `${name} without a limit` : max ? `${name} up to ${mib(max)}` : `no ${name}`);
+    byId("memory-more").textContent = parts.length ? `In use besides: ${parts.join(", ")}.` : "";
+}
+
 export function showMemory(policy, windows) {
     const { bytes, bytes_plain: plain } = policy;
     byId("saved").textContent = percent(1 - bytes / plain);
@@ -26,6 +33,7 @@ export function showMemory(policy, windows) {
             bytes: groupBytes(group), color: windows.color(group.window),
             title: `window ${windowName(group.window)}: ${plural(group.n_head, "head")}, ${mib(groupBytes(group))}`,
         }))));
+    showMore(policy);
     byId("policy-facts").textContent = [policy.point, policy.method, policy.sinks ? `first ${plural(policy.sinks, "token")} kept` : null,
         policy.context ? `made for ${count(policy.context)} tokens` : null].filter(Boolean).join(" \u00b7 ");
 }
