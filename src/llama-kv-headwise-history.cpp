@@ -16,6 +16,27 @@ void llama_kv_headwise::for_sequences(llama_seq_id seq_id, const std::function<v
     }
 }
 
+// Moving a cell moves it for all that have it.
+void llama_kv_headwise::for_sharing(llama_seq_id seq_id, const std::function<void(hwkv_history & h)> & fn) const {
+    const llama_seq_id n = owner->get_n_seq_max();
+
+    std::vector<bool> shares(n, false);
+    for (const auto & [pos, idx] : owner->get_cells(seq_id).seq_pos_get(seq_id)) {
+        GGML_UNUSED(pos);
+        const auto & cells = owner->get_cells(seq_id);
+        for (llama_seq_id s = 0; s < n && cells.seq_count(idx) > 1; ++s) {
+            shares[s] = shares[s] || cells.seq_has(idx, s);
+        }
+    }
+    shares[seq_id] = true;
+
+    for (llama_seq_id s = 0; s < n; ++s) {
+        if (shares[s]) {
+            fn(histories[s]);
+        }
+    }
+}
+
 static uint32_t hash_embd(const float * embd, size_t n) {
     uint64_t h = n;
     for (size_t i = 0; i < n; ++i) {

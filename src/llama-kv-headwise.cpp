@@ -268,14 +268,14 @@ void llama_kv_headwise::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1,
     for (auto & g : groups) {
         g->kv->seq_add(seq_id, p0, p1, shift);
     }
-    for_sequences(seq_id, [&](hwkv_history & h) { hwkv_history_shift(&h, range_begin(p0), range_end(p1), shift); });
+    for_sharing(seq_id, [&](hwkv_history & h) { hwkv_history_shift(&h, range_begin(p0), range_end(p1), shift); });
 }
 
 void llama_kv_headwise::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
     for (auto & g : groups) {
         g->kv->seq_div(seq_id, p0, p1, d);
     }
-    for_sequences(seq_id, [&](hwkv_history & h) { hwkv_history_divide(&h, range_begin(p0), range_end(p1), d); });
+    for_sharing(seq_id, [&](hwkv_history & h) { hwkv_history_divide(&h, range_begin(p0), range_end(p1), d); });
 }
 
 // p attends to the sinks and to [p - recent + 1, p)

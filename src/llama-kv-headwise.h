@@ -228,6 +228,7 @@ private:
 
     // histories
     void for_sequences(llama_seq_id seq_id, const std::function<void(hwkv_history & h)> & fn) const; // -1: of all
+    void for_sharing  (llama_seq_id seq_id, const std::function<void(hwkv_history & h)> & fn) const; // and of those that share a cell with it
     bool remember(const llama_ubatch & ubatch);
     void write_histories(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const;
     void read_histories (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags);

@@ -38,6 +38,7 @@ struct world {
     int32_t  n_shifted;
     uint32_t n_cells;
     uint32_t state;
+    llama_token * live; // [n_ctx]
 };
 
 static uint32_t pick(struct world * w, uint32_t n) {
@@ -284,6 +285,34 @@ static void step(struct world * w) {
     }
 }
 
+// The memory knows the tokens of every sequence, as far as nothing was moved.
+static void check_history(struct world * w, int32_t s) {
+    const struct sequence * q = &w->seq[s];
+    int32_t   n      = 0;
+    llama_pos n_same = INT32_MAX;
+    for (int32_t i = 0; i < q->n; i++) {
+        if (q->pos[i] >= 0) {
+            w->live[n++] = q->tokens[i];
+        }
+    }
+    for (int32_t i = 0; i < q->n_shift; i++) {
+        n_same = q->shifts[i].p0 < n_same ? q->shifts[i].p0 : n_same;
+    }
+    n_same = n_same < n ? n_same : n;
+    const int32_t found = llama_kv_policy_n_same(w->bench.ctx, s, w->live, n);
+    if (found != n_same) {
+        fprintf(stderr, "ops: sequence %d stands for %d of %d tokens, expected %d\n", s, found, n, n_same);
+        exit(1);
+    }
+    if (n_same > 0) {
+        w->live[n_same / 2]++;
+        if (llama_kv_policy_n_same(w->bench.ctx, s, w->live, n) != n_same / 2) {
+            fprintf(stderr, "ops: sequence %d stands for a token that it never had\n", s);
+            exit(1);
+        }
+    }
+}
+
 static void run_once(struct world * w) {
     llama_memory_clear(memory(w), true);
     for (int32_t s = 0; s < (int32_t) w->opt->n_seq_max; s++) {
@@ -291,12 +320,16 @@ static void run_once(struct world * w) {
     }
     for (int32_t i = 0; i < w->opt->n_ops; i++) {
         step(w);
+        for (int32_t s = 0; s < (int32_t) w->opt->n_seq_max && !w->opt->plain; s++) {
+            check_history(w, s);
+        }
     }
 }
 
 int run_ops(struct llama_model * model, const struct options * opt) {
     struct world w = { .opt = opt };
     bench_init(&w.bench, model, opt);
+    w.live = calloc(opt->n_ctx, sizeof(*w.live));
     for (int32_t s = 0; s < SEQ_MAX; s++) {
         w.seq[s].tokens = calloc(opt->n_ctx, sizeof(*w.seq[s].tokens));
         w.seq[s].pos    = calloc(opt->n_ctx, sizeof(*w.seq[s].pos));
@@ -311,6 +344,7 @@ int run_ops(struct llama_model * model, const struct options * opt) {
         free(w.seq[s].tokens);
         free(w.seq[s].pos);
     }
+    free(w.live);
     bench_free(&w.bench);
     return 0;
 }
