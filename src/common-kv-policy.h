@@ -33,7 +33,6 @@ struct common_kv_policy {
 
 // Bytes of a context checkpoint that are kept elsewhere, so that checkpoints can share them.
 struct common_kv_packed {
-    size_t n_new = 0; // bytes that no older checkpoint had
 
     virtual ~common_kv_packed() = default;
 };

@@ -76,10 +76,14 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
     look();
 }
 
-// Saved prompts share what the policy saves with the checkpoints: all together the server takes no more than with the plain cache.
+// Saved prompts share what the policy saves with the checkpoints: with one slot all of it together takes no more than the plain cache.
+// Slots that share a cache are emptied while they are idle, so that there must be room for what they held.
 void server_kv_policy::init_saved(common_params & params) {
     if (params.cache_ram_mib == common_params().cache_ram_mib) {
-        params.cache_ram_mib = std::max<int64_t>(SAVED_MIB_MIN, (hwkv_plan_size_plain(plan) - hwkv_plan_size(plan))/2 >> 20);
+        const uint64_t half = (hwkv_plan_size_plain(plan) - hwkv_plan_size(plan))/2;
+        const uint64_t size = params.n_parallel > 1 ? std::max(half, hwkv_plan_size(plan)) : half;
+
+        params.cache_ram_mib = std::max<int64_t>(SAVED_MIB_MIN, size >> 20);
     }
     limit_saved = params.cache_ram_mib < 0 ? -1 : (int64_t) params.cache_ram_mib << 20;
     if (limit_saved >= 0) {
@@ -337,7 +341,6 @@ bool server_kv_policy::pack_state(llama_context * ctx, int id_slot, server_kv_pa
     bool   again     = false;
 
     server_kv_cutter cutter([&](const uint8_t * data, size_t size) {
-        const size_t before = store->size();
         if (!again) {
             blocks.push_back(nullptr); // first, so that nothing is lost when memory runs out
         }
@@ -345,8 +348,7 @@ bool server_kv_policy::pack_state(llama_context * ctx, int id_slot, server_kv_pa
         auto & block = blocks[i++];
         if (!block) {
             block = store->take(data, size, again ? SIZE_MAX : limit);
-            n_missing    += block ? 0 : server_kv_blocks::size_of(size);
-            packed.n_new += store->size() - before;
+            n_missing += block ? 0 : server_kv_blocks::size_of(size);
         }
     });
 
