@@ -25,6 +25,10 @@ public:
 
     bool active() const { return plan != nullptr; }
 
+    // May another prompt be brought into a slot? Not while it answers somebody, with a policy or without.
+    template <typename S>
+    static bool is_free(const S & slot) { return !slot.is_processing(); }
+
     //
     // one prompt, in this order
     //
