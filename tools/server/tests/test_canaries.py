@@ -62,7 +62,7 @@ def cases(settings, n_slow):
     both = [(arch, name, f"{arch}-{name}") for arch in ARCHS for name in settings]
     slow = [pytest.mark.slow, pytest.mark.timeout(3600)]
     return pytest.mark.parametrize("arch, name, seed, n", [
-        *(pytest.param(arch, name, seed or "1", int(n or 16), id=case) for arch, name, case in both),
+        *(pytest.param(arch, name, seed or "1", int(n or 24), id=case) for arch, name, case in both),
         *(pytest.param(arch, name, seed or "2", int(n or n_slow), id=f"{case}-many", marks=slow) for arch, name, case in both)])
 
 
