@@ -300,6 +300,34 @@ int32_t hwkv_policy_find_point(const struct hwkv_policy * policy, const char * n
     return *end == '\0' && number < policy->n_point ? (int32_t) number : -1;
 }
 
+// The names of the points, as many as fit.
+static void list_points(const struct hwkv_policy * policy, char * buf, size_t buf_size) {
+    static const char more[] = ", ...";
+    size_t used = 0;
+    buf[0] = '\0';
+    for (int32_t i = 0; i < policy->n_point; i++) {
+        char name[HWKV_NAME_MAX + 8];
+        hwkv_quote(name, policy->points[i].name, 40);
+        const size_t need = strlen(name) + (i > 0 ? 2 : 0) + (i + 1 < policy->n_point ? sizeof(more) - 1 : 0);
+        if (used + need >= buf_size) {
+            snprintf(buf + used, buf_size - used, "%s", more);
+            return;
+        }
+        used += (size_t) snprintf(buf + used, buf_size - used, "%s%s", i > 0 ? ", " : "", name);
+    }
+}
+
+int hwkv_policy_choose_point(int32_t * ip, const struct hwkv_policy * policy, const char * name_or_number, struct hwkv_error * err) {
+    *ip = name_or_number ? hwkv_policy_find_point(policy, name_or_number) : policy->selected;
+    if (*ip >= 0) {
+        return 0;
+    }
+    char found[72];
+    char names[188]; // with what is around it no more than a message holds
+    list_points(policy, names, sizeof(names) - strlen(hwkv_quote(found, name_or_number, 60)));
+    return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found no operating point %s, expected one of %s or a number below %d", found, names, (int) policy->n_point);
+}
+
 int32_t hwkv_codebook_index(const struct hwkv_policy * policy, int32_t window) {
     for (int32_t i = 0; i < policy->n_codebook; i++) {
         if (policy->codebook[i] == window) {

@@ -260,6 +260,8 @@ int32_t            hwkv_policy_n_point   (const struct hwkv_policy * policy);
 int32_t            hwkv_policy_selected  (const struct hwkv_policy * policy);
 // By name, or by 0-based number when no point has that name; -1 if there is none.
 int32_t            hwkv_policy_find_point(const struct hwkv_policy * policy, const char * name_or_number);
+// The same for what a user asks for: NULL is the selected point, and HWKV_ERR_ARG tells the points there are.
+int                hwkv_policy_choose_point(int32_t * ip, const struct hwkv_policy * policy, const char * name_or_number, struct hwkv_error * err);
 const struct hwkv_point * hwkv_policy_point(const struct hwkv_policy * policy, int32_t ip);
 const char       * hwkv_policy_extensions(const struct hwkv_policy * policy);             // JSON text or NULL
 const char       * hwkv_policy_hash      (const struct hwkv_policy * policy);             // sha256 of the file's bytes; "" if it was not read from one

@@ -99,10 +99,10 @@ static std::shared_ptr<llama_kv_headwise_plan> make_plan(const llama_model & mod
     res->path       = params.kv_policy;
     res->sinks      = hwkv_policy_sinks(policy);
     res->n_rollback = params.kv_policy_rollback >= 0 ? params.kv_policy_rollback : 64;
-    res->ip         = g_given ? g_given->ip : params.kv_policy_point ? hwkv_policy_find_point(policy, params.kv_policy_point) : hwkv_policy_selected(policy);
-    if (res->ip < 0) {
-        throw std::runtime_error(format("KV policy %s: found no operating point \"%s\", expected a name or a number below %d", params.kv_policy,
-                    params.kv_policy_point, hwkv_policy_n_point(policy)));
+    if (g_given) {
+        res->ip = g_given->ip;
+    } else if (hwkv_policy_choose_point(&res->ip, policy, params.kv_policy_point, &err) != 0) {
+        throw std::runtime_error(format("KV policy %s: %s", params.kv_policy, describe(err).c_str()));
     }
     res->point    = hwkv_policy_point(policy, res->ip)->name;
     res->state_id = state_id(*res);

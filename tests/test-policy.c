@@ -53,6 +53,37 @@ static void test_policy__finds_points_by_name_and_number(void) {
     hwkv_policy_free(p);
 }
 
+static void test_policy__tells_the_points_there_are(void) {
+    struct hwkv_policy * p = make_policy();
+    struct hwkv_error err = { 0 };
+    int32_t ip = 7;
+    CHECK_EQ_INT(hwkv_policy_choose_point(&ip, p, "1", &err), 0);
+    CHECK_EQ_INT(ip, 1);
+    CHECK_EQ_INT(hwkv_policy_choose_point(&ip, p, NULL, &err), 0);
+    CHECK_EQ_INT(ip, hwkv_policy_selected(p));
+    CHECK_ERR(hwkv_policy_choose_point(&ip, p, "x", NULL), HWKV_ERR_ARG);
+    CHECK_EQ_INT(ip, -1);
+    CHECK_ERR(hwkv_policy_choose_point(&ip, p, "x", &err), HWKV_ERR_ARG);
+    // the second name has a line break in it: a message is one line
+    CHECK_STR(err.msg, "found no operating point \"x\", expected one of \"tau 0.98\", \"by \"hand\" \xc3\xa9\" or a number below 2");
+
+    // more than a message holds: the beginning of the list, and its end is still there
+    char name[64];
+    for (int i = 0; i < 30; i++) {
+        snprintf(name, sizeof(name), "a point with a name that is long, number %d", i);
+        fixture_add(p, name, windows_b);
+    }
+    memset(name, 'y', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    for (int n = 0; n < (int) sizeof(name); n++) {
+        CHECK_ERR(hwkv_policy_choose_point(&ip, p, name + n, &err), HWKV_ERR_ARG);
+        CHECK(strstr(err.msg, "expected one of \"tau 0.98\", ") != NULL);
+        CHECK(strstr(err.msg, ", ... or a number below 32") != NULL);
+        CHECK_EQ_INT(strlen(strstr(err.msg, ", ... or")), strlen(", ... or a number below 32"));
+    }
+    hwkv_policy_free(p);
+}
+
 static void test_policy__survives_a_round_trip(void) {
     struct hwkv_policy * p = make_policy();
     struct hwkv_policy * q = NULL;
@@ -203,6 +234,7 @@ static void test_error__formats_one_line(void) {
 int main(void) {
     test_policy__derives_the_numbers();
     test_policy__finds_points_by_name_and_number();
+    test_policy__tells_the_points_there_are();
     test_policy__survives_a_round_trip();
     test_policy__refuses_bad_points();
     test_policy__many_points();

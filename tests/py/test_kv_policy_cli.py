@@ -121,7 +121,7 @@ def test_architectures_without_windows_are_refused_by_name(run, tiny, tmp_path, 
 
 
 def test_unknown_point_is_code_3(run, scores_file):
-    expected = f"llama-kv-policy: {scores_file}: no operating point 'x', expected a name or a number from 0 to 0; the first is 'base'\n"
+    expected = f'llama-kv-policy: {scores_file}: found no operating point "x", expected one of "base" or a number below 1\n'
     assert run("show", scores_file, "--point", "x", code=3).stderr == expected
     assert run("check", scores_file, "--point", "x", code=3).stderr == expected
     assert run("make", "threshold", "--scores", scores_file, "--tau", 0.5, "-o", "-", "--point", "x", code=3).stderr == expected

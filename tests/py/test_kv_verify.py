@@ -318,7 +318,7 @@ def test_bad_files(bench):
     text_refused("found 0xC3 at byte 5, which is no UTF-8", b"hello\xc3")
     refused("No such file", text=[bench.folder / "missing.txt"])
     refused("Is a directory", text=[bench.folder])
-    refused("no operating point '9'", "--kv-policy-point", 9, code=3)
+    refused('found no operating point "9", expected one of "', "--kv-policy-point", 9, code=3)
     refused("No such file", model=bench.folder / "missing.gguf")
     refused("not a model that llama.cpp can load", model=bench.text)
     refused("cannot open", policy=bench.folder / "missing.json")

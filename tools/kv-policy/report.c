@@ -96,14 +96,10 @@ int finish_stdout(int code) {
 }
 
 int32_t find_point(const char * file, const struct hwkv_policy * policy, const char * name) {
-    if (!name) {
-        return hwkv_policy_selected(policy);
-    }
-    const int32_t ip = hwkv_policy_find_point(policy, name);
-    if (ip < 0) {
-        const int32_t n = hwkv_policy_n_point(policy);
-        fail_text("%s: no operating point '%s', expected a name or a number from 0 to %d; the first is '%s'", file, name, n - 1,
-                  hwkv_policy_point(policy, 0)->name);
+    int32_t           ip;
+    struct hwkv_error err;
+    if (hwkv_policy_choose_point(&ip, policy, name, &err) != HWKV_OK) {
+        fail_file(file, &err);
     }
     return ip;
 }

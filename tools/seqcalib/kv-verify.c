@@ -39,10 +39,10 @@ static int select_points(struct verify * verify) {
     const struct verify_args * args = verify->args;
     const int32_t n_all = hwkv_policy_n_point(verify->policy);
 
-    int32_t first = args->point ? hwkv_policy_find_point(verify->policy, args->point) : hwkv_policy_selected(verify->policy);
-    if (first < 0) {
-        fail_text("%s: no operating point '%s', expected a name or a number from 0 to %d; the first is '%s'", args->policy, args->point, n_all - 1,
-                  hwkv_policy_point(verify->policy, 0)->name);
+    int32_t           first;
+    struct hwkv_error err;
+    if (hwkv_policy_choose_point(&first, verify->policy, args->point, &err) != HWKV_OK) {
+        fail_file(args->policy, &err);
         return EXIT_NO_POINT;
     }
     first           = args->all_points ? 0 : first;
