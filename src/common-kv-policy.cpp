@@ -73,6 +73,26 @@ static void print_plan(const llama_context * ctx) {
             }
         }
     }
+// Slots that share one stream each have a window in every ring: what that costs, as a line, or "".
+static std::string shared_cost(const llama_context * ctx) {
+    const auto * plan = llama_kv_policy_plan(ctx);
+
+    auto params = *hwkv_plan_params_of(plan);
+    const uint32_t n_slot = params.n_seq_max;
+    if (n_slot == 1 || !params.kv_unified) {
+        return "";
+    }
+    params.n_seq_max = 1;
+
+    hwkv_plan * alone = nullptr;
+    if (hwkv_plan_init(&alone, llama_kv_policy_get(ctx), llama_kv_policy_point(ctx), &params, nullptr) != 0) {
+        return "";
+    }
+    const uint64_t size_alone = hwkv_plan_size(alone);
+    hwkv_plan_free(alone);
+    return string_format("%u slots share the cache: %.2f MiB instead of %.2f MiB with one (-np 1)", n_slot, hwkv_plan_size(plan)/MiB, size_alone/MiB);
+}
+
 
     const uint64_t size       = hwkv_plan_size(plan);
     const uint64_t size_plain = hwkv_plan_size_plain(plan);
@@ -99,6 +119,11 @@ void common_kv_policy::run_dry(const std::string & path_model, const llama_model
     if (auto * model = llama_model_load_from_file(path_model.c_str(), mparams_meta)) {
         if (auto * ctx = llama_init_from_model(model, cparams)) {
             print_plan(ctx);
+
+    const auto cost = shared_cost(ctx);
+    if (!cost.empty()) {
+        LOG_INF("KV: %s\n", cost.c_str());
+    }
             llama_free(ctx);
             status = 0;
         }
@@ -130,6 +155,11 @@ void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) 
         "operating point of the policy, by name or number (default: the one the file selects)",
         [](common_params & params, const std::string & value) {
             params.kv_policy.point = value;
+
+    const auto cost = shared_cost(ctx);
+    if (!cost.empty()) {
+        printf("%s\n", cost.c_str());
+    }
         }
     ).set_env("LLAMA_ARG_KV_POLICY_POINT"));
     add_opt(common_arg(

@@ -24,7 +24,7 @@ struct common_kv_policy {
     // drafted tokens are taken back too; the strings must outlive the call that takes cparams
     void apply(llama_context_params & cparams, int32_t n_draft_max) const;
 
-    // one line for each window and a total, once the context is there
+    // once the context is there: a line for each window, a total, and what slots that share it cost
     void report(const llama_context * ctx) const;
 
     // with dry_run: print what would be allocated where, and exit

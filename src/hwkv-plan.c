@@ -8,6 +8,7 @@
 #include <string.h>
 
 struct hwkv_plan {
+    struct hwkv_plan_params params;
     int32_t             n_group;
     struct hwkv_group * groups;      // [n_group]
     int32_t           * group_of;    // [n_unit]
@@ -199,6 +200,7 @@ int hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, i
         hwkv_plan_free(plan);
         return status;
     }
+    plan->params = *params;
     const uint64_t n_ctx = pad_to(params->n_ctx, 256);
     plan->n_stream  = params->kv_unified ? 1 : params->n_seq_max;
     plan->n_ctx_seq = (uint32_t) pad_to(n_ctx / plan->n_stream, 256);
@@ -257,6 +259,10 @@ uint32_t hwkv_plan_n_stream(const struct hwkv_plan * plan) {
 
 uint32_t hwkv_plan_n_ctx_seq(const struct hwkv_plan * plan) {
     return plan->n_ctx_seq;
+const struct hwkv_plan_params * hwkv_plan_params_of(const struct hwkv_plan * plan) {
+    return &plan->params;
+}
+
 }
 
 uint64_t hwkv_plan_size(const struct hwkv_plan * plan) {

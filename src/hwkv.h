@@ -337,6 +337,7 @@ const struct hwkv_group * hwkv_plan_group     (const struct hwkv_plan * plan, in
 // KV heads of a layer (row of the geometry) in a group, ascending; *n may be 0.
 const int32_t           * hwkv_plan_heads     (const struct hwkv_plan * plan, int32_t ig, int32_t row, int32_t * n);
 int32_t                   hwkv_plan_group_of  (const struct hwkv_plan * plan, int32_t row, int32_t ih);
+const struct hwkv_plan_params * hwkv_plan_params_of(const struct hwkv_plan * plan); // what it was made with
 uint32_t                  hwkv_plan_n_stream  (const struct hwkv_plan * plan);
 uint32_t                  hwkv_plan_n_ctx_seq (const struct hwkv_plan * plan);  // context of one sequence
 uint64_t                  hwkv_plan_size      (const struct hwkv_plan * plan);  // bytes of all groups

@@ -67,6 +67,19 @@ def test_what_does_not_fit_is_one_clear_error(program, model, policy, tmp_path):
     assert 'found no operating point "nope"' in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("slots, line", [((), True), (("-np", 3, "--kv-unified"), True), (("-np", 1), False), (("-np", 4), False)], ids=str)
+def test_slots_that_share_the_cache_say_what_they_cost(program, model, policy, slots, line):
+    result = run(program("llama-server"), "-m", model, "-c", 8192, *slots, "--kv-policy", policy, "--kv-policy-dry-run")
+    assert result.returncode == 0
+    last = result.stdout.splitlines()[-1]
+    if line:
+        n = slots[1] if slots else 4  # llama-server's own choice
+        mib = 90 * 256 / 2**20  # a cell of all heads
+        assert last == f"{n} slots share the cache: {n * 576 * mib:.2f} MiB instead of {576 * mib:.2f} MiB with one (-np 1)"
+    else:
+        assert last.split()[0] == "saved"
+
+
 def test_bench_compares_policies(program, tmp_path):
     model = tmp_path / "model.gguf"
     tiny_gguf.make_model(model, "llama", seed=1)

@@ -34,6 +34,20 @@ def test_props_show_the_plan(model, tmp_path):
     assert "saved" in log and "plain cache 180.00 MiB" in log
 
 
+def test_slots_that_share_the_cache_are_in_the_log(tmp_path):
+    model = tmp_path / "llama.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2)
+    policy = make_policy(tmp_path, model, (16, 48, 130), 2048)
+
+    def log_of(slots):
+        with ServerProcess(model, tmp_path / "log", "--kv-policy", str(policy), "--kv-unified", ctx=2048, slots=slots) as server:
+            return server.log(), server.get("/props").json()["kv_policy"]["bytes"] / 2**20
+
+    (alone, one), (shared, four) = log_of(1), log_of(4)
+    assert "share the cache" not in alone
+    assert f" I KV: 4 slots share the cache: {four:.2f} MiB instead of {one:.2f} MiB with one (-np 1)\n" in shared
+
+
 def test_props_without_a_policy(server):
     assert server.get("/props").json()["kv_policy"] is None
 
