@@ -164,7 +164,7 @@ void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) 
     ).set_env("LLAMA_ARG_KV_POLICY_POINT"));
     add_opt(common_arg(
         {"--kv-policy-rollback"}, "N",
-        string_format("positions at the end of a sequence that can be taken back without processing the prompt again (default: %d)",
+        string_format("positions at the end of a sequence that can be taken back without processing the prompt again, at most its context (default: %d)",
             common_kv_policy().rollback),
         [](common_params & params, int value) {
             if (value < 0) {

@@ -208,6 +208,12 @@ int hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, i
         hwkv_plan_free(plan);
         return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found %u sequences for %u cells, expected at least one cell each", params->n_seq_max, params->n_ctx);
     }
+    if (params->n_rollback > plan->n_ctx_seq) {
+        status = hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found a rollback of %u positions, expected at most the context of a sequence, %u",
+                           params->n_rollback, plan->n_ctx_seq);
+        hwkv_plan_free(plan);
+        return status;
+    }
     fill_groups(plan, policy, policy->points[ip].windows, params);
     fill_heads(plan, &policy->geo, params);
     plan->size_plain = plain_size(plan, &policy->geo, params);
@@ -253,16 +259,16 @@ int32_t hwkv_plan_group_of(const struct hwkv_plan * plan, int32_t row, int32_t i
     return plan->group_of[plan->row_start[row] + ih];
 }
 
+const struct hwkv_plan_params * hwkv_plan_params_of(const struct hwkv_plan * plan) {
+    return &plan->params;
+}
+
 uint32_t hwkv_plan_n_stream(const struct hwkv_plan * plan) {
     return plan->n_stream;
 }
 
 uint32_t hwkv_plan_n_ctx_seq(const struct hwkv_plan * plan) {
     return plan->n_ctx_seq;
-const struct hwkv_plan_params * hwkv_plan_params_of(const struct hwkv_plan * plan) {
-    return &plan->params;
-}
-
 }
 
 uint64_t hwkv_plan_size(const struct hwkv_plan * plan) {

@@ -310,7 +310,7 @@ struct hwkv_plan_params {
     enum hwkv_type type_k;
     enum hwkv_type type_v;
     uint32_t       n_pad;       // cells of a finite group are a multiple of this: 64 on a CPU, 256 where a GPU holds some of them
-    uint32_t       n_rollback;  // positions per sequence that can be taken back
+    uint32_t       n_rollback;  // positions per sequence that can be taken back, at most its context
     int32_t        v_width_max; // as in the model's geometry, which a policy file does not carry; 0: the policy's
 };
 

@@ -174,7 +174,18 @@ static void test_plan__refuses(void) {
     params.flash_attn = false;
     params.type_v     = HWKV_TYPE_Q8_0;
     CHECK_ERR(hwkv_plan_init(&plan, policy, 0, &params, &err), HWKV_ERR_VALUE);
+    params = hwkv_plan_params_default();
+    params.n_seq_max  = 4;
+    params.kv_unified = false;
+    params.n_rollback = 1025; // of a sequence's own 1024
+    CHECK_ERR(hwkv_plan_init(&plan, policy, 0, &params, &err), HWKV_ERR_RANGE);
+    CHECK_STR(err.msg, "found a rollback of 1025 positions, expected at most the context of a sequence, 1024");
     CHECK(plan == NULL);
+    params.n_rollback = 1024;
+    CHECK_EQ_INT(hwkv_plan_init(&plan, policy, 0, &params, &err), 0);
+    CHECK_EQ_INT(hwkv_plan_params_of(plan)->n_rollback, 1024);
+    CHECK_EQ_INT(hwkv_plan_params_of(plan)->n_seq_max, 4);
+    hwkv_plan_free(plan);
     hwkv_policy_free(policy);
 }
 

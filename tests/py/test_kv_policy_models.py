@@ -131,6 +131,13 @@ def test_check_settings_by_hand(run, uniform):
     assert report["groups"][0]["v_bytes"] == 8 * 256 * 128
 
 
+def test_check_rollback_beyond_the_context(run, uniform):
+    file = uniform()
+    result = run("check", file, "--rollback", 1025, code=1)
+    assert result.stderr == f"llama-kv-policy: {file}: found a rollback of 1025 positions, expected at most the context of a sequence, 1024\n"
+    run("check", file, "--rollback", 1024)
+
+
 def test_check_without_flash_attention_pads_v_to_the_widest_layer(run, tiny, uniform):
     # gemma4's sliding-window heads made wider than the full ones: 2 heads x 128 instead of 2 x 64 elements of V
     file = uniform("gemma4", head_dim_swa=128)
