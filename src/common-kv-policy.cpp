@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <mutex>
 #include <stdexcept>
 
 void common_kv_policy::apply(llama_context_params & cparams, int32_t n_draft_max) const {
@@ -20,14 +22,82 @@ void common_kv_policy::apply(llama_context_params & cparams, int32_t n_draft_max
 
 static const double MiB = 1024.0*1024.0;
 
+//
+// Why a policy was refused. A tool tries a policy more than once and goes on with lines of its own that say less: the reason is
+// kept, and written once, as the last line.
+//
+
+static struct {
+    std::mutex        mutex;
+    ggml_log_callback callback  = nullptr;
+    void            * user_data = nullptr;
+    bool              over      = false; // a context was made: a tool may live on after a later refusal, or abort
+    std::string       reason;
+} g_refusal;
+
+static void refusal_log(ggml_log_level level, const char * text, void *) {
+    static const char mark[] = "failed to initialize the context: ";
+
+    const char * reason = level == GGML_LOG_LEVEL_ERROR ? strstr(text, mark) : nullptr;
+    if (reason && strncmp(reason += strlen(mark), "KV policy", 9) == 0) {
+        std::lock_guard<std::mutex> lock(g_refusal.mutex);
+        g_refusal.reason = reason;
+        level = g_refusal.over ? level : GGML_LOG_LEVEL_DEBUG;
+    }
+    g_refusal.callback(level, text, g_refusal.user_data);
+}
+
+static void refusal_watch() {
+    std::lock_guard<std::mutex> lock(g_refusal.mutex);
+    if (!g_refusal.callback) {
+        llama_log_get(&g_refusal.callback, &g_refusal.user_data);
+        llama_log_set(refusal_log, nullptr);
+    }
+}
+
+static void refusal_over() {
+    std::lock_guard<std::mutex> lock(g_refusal.mutex);
+    g_refusal.over = true;
+    g_refusal.reason.clear();
+}
+
+static void refusal_print() {
+    std::lock_guard<std::mutex> lock(g_refusal.mutex);
+    if (!g_refusal.reason.empty()) {
+        fflush(stdout); // llama-cli's own last words are there
+        LOG_ERR("%s", g_refusal.reason.c_str()); // with its end of line
+    }
+}
+
 static std::string window_name(const hwkv_group * g) {
     return g->window == HWKV_FULL ? "full" : std::to_string(g->window);
+}
+
+// Slots that share one stream each have a window in every ring: what that costs, as a line, or "".
+static std::string shared_cost(const llama_context * ctx) {
+    const auto * plan = llama_kv_policy_plan(ctx);
+
+    auto params = *hwkv_plan_params_of(plan);
+    const uint32_t n_slot = params.n_seq_max;
+    if (n_slot == 1 || !params.kv_unified) {
+        return "";
+    }
+    params.n_seq_max = 1;
+
+    hwkv_plan * alone = nullptr;
+    if (hwkv_plan_init(&alone, llama_kv_policy_get(ctx), llama_kv_policy_point(ctx), &params, nullptr) != 0) {
+        return "";
+    }
+    const uint64_t size_alone = hwkv_plan_size(alone);
+    hwkv_plan_free(alone);
+    return string_format("%u slots share the cache: %.2f MiB instead of %.2f MiB with one (-np 1)", n_slot, hwkv_plan_size(plan)/MiB, size_alone/MiB);
 }
 
 void common_kv_policy::report(const llama_context * ctx) const {
     if (path.empty()) {
         return;
     }
+    refusal_over();
 
     const auto * plan = llama_kv_policy_plan(ctx);
     if (!plan) {
@@ -49,6 +119,11 @@ void common_kv_policy::report(const llama_context * ctx) const {
     const uint64_t size_plain = hwkv_plan_size_plain(plan);
     LOG_INF("KV total %.2f MiB, plain cache %.2f MiB, saved %.2f MiB (%.1f%%)\n", size/MiB, size_plain/MiB, (size_plain - size)/MiB,
             100.0*(size_plain - size)/size_plain);
+
+    const auto cost = shared_cost(ctx);
+    if (!cost.empty()) {
+        LOG_INF("KV: %s\n", cost.c_str());
+    }
 }
 
 static void print_plan(const llama_context * ctx) {
@@ -73,26 +148,6 @@ static void print_plan(const llama_context * ctx) {
             }
         }
     }
-// Slots that share one stream each have a window in every ring: what that costs, as a line, or "".
-static std::string shared_cost(const llama_context * ctx) {
-    const auto * plan = llama_kv_policy_plan(ctx);
-
-    auto params = *hwkv_plan_params_of(plan);
-    const uint32_t n_slot = params.n_seq_max;
-    if (n_slot == 1 || !params.kv_unified) {
-        return "";
-    }
-    params.n_seq_max = 1;
-
-    hwkv_plan * alone = nullptr;
-    if (hwkv_plan_init(&alone, llama_kv_policy_get(ctx), llama_kv_policy_point(ctx), &params, nullptr) != 0) {
-        return "";
-    }
-    const uint64_t size_alone = hwkv_plan_size(alone);
-    hwkv_plan_free(alone);
-    return string_format("%u slots share the cache: %.2f MiB instead of %.2f MiB with one (-np 1)", n_slot, hwkv_plan_size(plan)/MiB, size_alone/MiB);
-}
-
 
     const uint64_t size       = hwkv_plan_size(plan);
     const uint64_t size_plain = hwkv_plan_size_plain(plan);
@@ -100,9 +155,17 @@ static std::string shared_cost(const llama_context * ctx) {
     printf("%8s %38.2f\n", "total", size/MiB);
     printf("%8s %38.2f\n", "plain",  size_plain/MiB);
     printf("%8s %38.2f  (%.1f%%)\n", "saved", (size_plain - size)/MiB, 100.0*(size_plain - size)/size_plain);
+
+    const auto cost = shared_cost(ctx);
+    if (!cost.empty()) {
+        printf("%s\n", cost.c_str());
+    }
 }
 
 void common_kv_policy::run_dry(const std::string & path_model, const llama_model_params & mparams, const llama_context_params & cparams) const {
+    if (!path.empty()) {
+        refusal_watch();
+    }
     if (!dry_run) {
         return;
     }
@@ -119,11 +182,6 @@ void common_kv_policy::run_dry(const std::string & path_model, const llama_model
     if (auto * model = llama_model_load_from_file(path_model.c_str(), mparams_meta)) {
         if (auto * ctx = llama_init_from_model(model, cparams)) {
             print_plan(ctx);
-
-    const auto cost = shared_cost(ctx);
-    if (!cost.empty()) {
-        LOG_INF("KV: %s\n", cost.c_str());
-    }
             llama_free(ctx);
             status = 0;
         }
@@ -136,7 +194,10 @@ void common_kv_policy::run_dry(const std::string & path_model, const llama_model
 // The log is written by a thread of its own that nobody waits for at the end: without this a tool's last lines, its result
 // among them, are lost now and then. All tools pass here.
 static void flush_log_at_exit() {
-    static const int once = std::atexit([]() { common_log_flush(common_log_main()); });
+    static const int once = std::atexit([]() {
+        refusal_print();
+        common_log_flush(common_log_main());
+    });
     GGML_UNUSED(once);
 }
 
@@ -155,11 +216,6 @@ void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) 
         "operating point of the policy, by name or number (default: the one the file selects)",
         [](common_params & params, const std::string & value) {
             params.kv_policy.point = value;
-
-    const auto cost = shared_cost(ctx);
-    if (!cost.empty()) {
-        printf("%s\n", cost.c_str());
-    }
         }
     ).set_env("LLAMA_ARG_KV_POLICY_POINT"));
     add_opt(common_arg(

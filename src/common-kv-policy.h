@@ -27,7 +27,8 @@ struct common_kv_policy {
     // once the context is there: a line for each window, a total, and what slots that share it cost
     void report(const llama_context * ctx) const;
 
-    // with dry_run: print what would be allocated where, and exit
+    // Before a model is loaded. With dry_run: print what would be allocated where, and exit. Else: keep the reason for which a
+    // policy is refused from here on; it becomes the tool's last line.
     void run_dry(const std::string & model, const llama_model_params & mparams, const llama_context_params & cparams) const;
 };
 

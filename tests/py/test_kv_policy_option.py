@@ -62,9 +62,43 @@ def test_what_does_not_fit_is_one_clear_error(program, model, policy, tmp_path):
         result = run(*args, file)
         assert result.returncode == 1
         assert message in result.stdout + result.stderr
-    result = run(*args, policy, "--kv-policy-point", "nope")
+
+
+REASONS = [
+    (("--kv-policy-point", "nope"), 'found no operating point "nope", expected one of "uniform-512" or a number below 1'),
+    (("--kv-policy-rollback", 1025), "found a rollback of 1025 positions, expected at most the context of a sequence, 1024"),
+]
+
+
+@pytest.mark.parametrize("dry", [(), ("--kv-policy-dry-run",)], ids=["load", "dry run"])
+@pytest.mark.parametrize("options, reason", REASONS, ids=["point", "rollback"])
+def test_what_the_policy_cannot_do_is_the_reason(program, model, policy, options, reason, dry):
+    result = run_merged(program("llama-server"), "-m", model, "-c", 1024, "-np", 1, "--offline", "--kv-policy", policy, *options, *dry)
     assert result.returncode == 1
-    assert 'found no operating point "nope"' in result.stdout + result.stderr
+    check_last_line(result, f"KV policy {policy}: {reason}")
+
+
+def run_merged(*args):
+    """stdout and stderr in the order in which they are written."""
+    return subprocess.run([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+
+def check_last_line(result, reason):
+    """The reason is the last line, and there only."""
+    assert result.stdout.endswith(f" E {reason}\n"), result.stdout[-2000:]
+    assert result.stdout.count(reason) == 1
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_reason_is_the_last_line(program, model, tool, tmp_path):
+    file = tmp_path / "policy.json"
+    file.write_text("[]\n")
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
+    more = {"llama-perplexity": ("-f", text), "llama-completion": ("-p", "Hi", "-n", 2)}.get(tool, ())
+    result = run_merged(program(tool), "-m", model, "-c", 512, "--offline", "--kv-policy", file, *more)
+    assert result.returncode == 1
+    check_last_line(result, f"KV policy {file}: $: found an array, expected an object")
 
 
 @pytest.mark.parametrize("slots, line", [((), True), (("-np", 3, "--kv-unified"), True), (("-np", 1), False), (("-np", 4), False)], ids=str)
