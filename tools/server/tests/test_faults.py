@@ -99,6 +99,102 @@ def test_other_types_are_the_callers_error(tiny, path, body):
     check_error(send(tiny, path, body), 400)
 
 
+#
+# fields that handlers pass over, or take for their own fault
+#
+
+ASKS = {"chat": (CHAT, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+        "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+        "responses": ("/v1/responses", {"input": "x", "max_output_tokens": 2}),
+        "count": ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+        "template": ("/apply-template", {"messages": [{"role": "user", "content": "x"}]})}
+
+
+def ask(server, api, **fields):
+    path, body = ASKS[api]
+    return send(server, path, {**body, **fields})
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", CHAT, "/apply-template"])
+@pytest.mark.parametrize("body", [{}, {"max_tokens": 2}, {"messages": None}, {"messages": 5}, {"messages": {"role": "user", "content": "x"}},
+                                  {"messages": [None]}, {"messages": [["x"]]}, {"messages": [{"role": "user", "content": [5]}]},
+                                  {"messages": [{"role": "user", "content": [{"type": 5}]}]},
+                                  {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+                                  {"messages": [{"role": "user", "content": [{"text": "x"}]}]}], ids=str)
+def test_messages_that_are_none(tiny, path, body):
+    error = check_error(send(tiny, path, body), 400)
+    assert "messages" in error["message"] or "content" in error["message"]
+
+
+BAD_TOOLS = [5, "x", True, {}, {"name": "f"}, [None], [5], ["x"], [[]], [{}], [{"type": 5}], [{"type": "function"}], [{"type": "custom"}],
+             [{"name": 5}], [{"name": None, "input_schema": {}}], [{"name": "f", "input_schema": 5}], [{"type": "function", "function": 5}],
+             [{"type": "function", "function": {}}], [{"type": "function", "function": {"name": 5}}], [{"type": "function", "function": None}],
+             [{"type": "function", "function": {"name": "f", "parameters": 5}}], [{"description": "x" * 1000}], [{"description": "\u00e9" * 1000}]]
+
+
+@pytest.mark.parametrize("api", ASKS)
+@pytest.mark.parametrize("tools", BAD_TOOLS, ids=lambda value: str(value)[:40])
+def test_tools_that_are_none(tiny, api, tools):
+    error = check_error(ask(tiny, api, tools=tools), 400)
+    assert "tool" in error["message"] and len(error["message"]) < 300
+
+
+GOOD_TOOLS = {"chat": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}],
+              "messages": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "custom", "name": "g", "input_schema": {"type": "object"}},
+                           {"type": "web_search_20250305", "name": "web_search"}],
+              "responses": [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}, {"type": "web_search"}]}
+
+
+@pytest.mark.parametrize("api", GOOD_TOOLS)
+def test_tools_are_taken(tiny, api):
+    for tools in ([], GOOD_TOOLS[api]):
+        answer = ask(tiny, api, tools=tools)
+        assert answer.status_code == 200, answer.text[:300]
+
+
+@pytest.mark.parametrize("api", ASKS)
+@pytest.mark.parametrize("value", ["", "x", "AUTO", 5, None, True, ["auto"], {"auto": 1}], ids=str)
+def test_reasoning_formats_that_are_none(tiny, api, value):
+    check_error(ask(tiny, api, reasoning_format=value), 400)
+
+
+@pytest.mark.parametrize("api", ASKS)
+def test_reasoning_formats_are_taken(tiny, api):
+    for value in ("none", "auto", "deepseek", "deepseek-legacy"):
+        assert ask(tiny, api, reasoning_format=value).status_code == 200
+
+
+def test_words_in_a_text_are_no_fields(tiny):
+    text = '"messages": 5, "tools": 5, "reasoning_format": 5'
+    assert send(tiny, "/tokenize", {"content": text}).status_code == 200
+    assert send(tiny, "/completion", {"prompt": text, "n_predict": 2}).status_code == 200
+    assert ask(tiny, "chat", messages=[{"role": "user", "content": text}]).status_code == 200
+
+
+@pytest.mark.parametrize("args, path, bodies", [
+    (("--embeddings", "--pooling", "mean"), "/v1/embeddings", [{}, {"input": None}, {"input": 5}, {"input": []}, {"input": [{}]}, {"input": {"a": 1}},
+                                                               {"input": {"prompt_string": "x", "multimodal_data": ["x"]}}]),
+    (("--embeddings", "--pooling", "none"), "/embedding", [{}, {"content": None}, {"content": 5}, {"content": [None]}]),
+    (("--reranking",), "/v1/rerank", [{}, {"query": 5, "documents": ["x"]}, {"query": "x", "documents": 5}, {"query": "x", "documents": [5]},
+                                      {"query": "x", "documents": ["x"], "top_n": -1}, {"query": "x", "documents": ["x"], "top_n": 1.5},
+                                      {"query": "x", "documents": ["x"], "top_n": "x"}]),
+    (("--no-jinja",), CHAT, [{"messages": [{"role": "user", "content": "x"}], "tools": GOOD_TOOLS["chat"]},
+                             {"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}]),
+], ids=["embeddings", "embedding", "rerank", "no jinja"])
+def test_other_servers_know_their_callers_errors(tmp_path, args, path, bodies):
+    model, _ = make_tiny(tmp_path)
+    with ServerProcess(model, tmp_path / "log", *args, ctx=512) as server:
+        for body in bodies:
+            check_error(send(server, path, body), 400)
+
+
+def test_what_the_server_was_started_without_is_its_own(tiny):
+    """As llama.cpp has it: its tests ask for this status."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    error = check_error(ask(tiny, "chat", messages=[{"role": "user", "content": [image]}]), 500, "server_error")
+    assert "image input is not supported" in error["message"]
+
+
 def test_a_nul_is_text_as_any(tiny):
     answer = send(tiny, CHAT, {"messages": [{"role": "user", "content": "a\0b"}], "max_tokens": 2})
     assert answer.status_code == 200
