@@ -48,7 +48,7 @@ class Tool:
 
     def calibrate(self, out, model, *args, code=0):
         """A short run with the usual windows and floors; args come later and win. The result and the policy."""
-        result = self.run("-m", self.model(model), "-f", self.text(), *SHORT, *CHOICE, *args, "-o", out, code=code)
+        result = self.run("-m", self.model(model), "-f", self.text(), *SHORT, *CHOICE, *args, "-o", out, "--force", code=code)
         return result, json.loads(Path(out).read_text())
 
     def check(self, policy, model, *args):

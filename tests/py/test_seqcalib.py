@@ -175,7 +175,7 @@ def test_control_tokens_in_the_text(tool, tmp_path):
     text.write_text("".join(f"</s>{'bcdfgh' * 5}" for _ in range(40)))
     ids = []
     for args in ((), ("--parse-special",)):
-        tool.run("-m", tool.model("llama"), "-f", text, *SHORT, *CHOICE, *args, "-o", tmp_path / "p.json")
+        tool.run("-m", tool.model("llama"), "-f", text, *SHORT, *CHOICE, *args, "-o", tmp_path / "p.json", "--force")
         ids.append(json.loads((tmp_path / "p.json").read_text())["operating_points"][0]["artifact_id"])
     assert ids[0] != ids[1]
 

@@ -290,7 +290,7 @@ def test_full_windows_lose_nothing(tool, tmp_path):
 
 def test_a_chat_is_among_the_held_out(tool, tmp_path):
     # of the rest of the text, if there is enough of it
-    args = ("-f", tool.text(), *SHORT, *CHOICE, "--holdout", 2, "-o", tmp_path / "p.json")
+    args = ("-f", tool.text(), *SHORT, *CHOICE, "--holdout", 2, "-o", tmp_path / "p.json", "--force")
     for template, n_seq, n_chat in (("chatml", 1, 1), ("chatml", 9, 0), ("a template that llama.cpp does not know", 1, 0)):
         tool.run("-m", tool.model("llama", chat_template=template), "--n-seq", n_seq, *args)
         policy = json.loads((tmp_path / "p.json").read_text())
@@ -316,6 +316,44 @@ def test_policy_on_stdout(tool, tmp_path):
     result = tool.run("-m", tool.model("llama"), "-f", tool.text(), *SHORT, *CHOICE, "-o", "-", cwd=tmp_path)
     assert result.stdout == (tmp_path / "p.json").read_text()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["p.json"]
+
+
+def test_another_file_is_not_overwritten_by_mistake(tool, tmp_path):
+    out = tmp_path / "p.json"
+    out.write_text("hours of work")
+    # before anything is read: the model is none
+    model = tmp_path / "fake.gguf"
+    model.write_text("no model")
+    refused = f"{out}: found a file, expected none, or --force to overwrite it"
+    for args in ((), ("--resume",), ("--resume", "--work", tmp_path / "none.work")):
+        assert one_line(tool, "-m", model, "-f", tool.text(), *SHORT, "-o", out, *args, code=1) == refused
+    assert out.read_text() == "hours of work"
+    assert one_line(tool, "-m", model, "-f", tool.text(), *SHORT, "-o", out, "--force", code=1).startswith(f"{model}: not a model")
+    tool.run("-m", tool.model("llama"), "-f", tool.text(), *SHORT, "-o", out, "--dry-run")  # writes nothing
+    tool.run("-m", tool.model("llama"), "-f", tool.text(), *SHORT, *CHOICE, "-o", out, "--force")
+    assert json.loads(out.read_text())["format"] == "headwisekv-policy"
+
+
+def test_a_resumed_run_may_overwrite(tool, finished, tmp_path):
+    # it ended after the policy, at the page
+    policy, work = finished
+    out = tmp_path / "p.json"
+    out.write_bytes(policy)
+    out.with_suffix(".json.work").write_bytes(work)
+    resume(tool, out)
+    assert out.read_bytes() == policy
+    assert "--force to overwrite it" in resume(tool, out, code=1).stderr  # nothing is left to resume
+
+
+def test_stdout_is_no_file_to_protect(tool, finished, tmp_path):
+    command = ("-m", tool.model("llama"), "-f", tool.text(), *RUN, "-o", "/dev/stdout")
+    assert tool.run(*command, cwd=tmp_path).stdout.encode() == finished[0]
+    out = tmp_path / "p.json"
+    out.write_text("old")
+    with out.open("wb") as file:
+        tool.run(*command, cwd=tmp_path, stdout=file)
+    assert out.read_bytes() == finished[0]
+    assert [file.name for file in tmp_path.iterdir()] == ["p.json"]
 
 
 def test_report_and_statistics(tool, tmp_path):
@@ -357,7 +395,7 @@ def test_json_progress(tool, tmp_path):
 def test_json_errors(tool, tmp_path):
     for args, code in ((("--budget", 0.001), 3), (("--tau", 2), 2), (("-f", "missing.txt"), 1), (("--n-seq", 100), 1), (("--what",), 2)):
         result = tool.run("-m", tool.model("llama"), "-f", tool.text(), *SHORT, *CHOICE, *args, "--json-progress",
-                          "-o", tmp_path / "p.json", code=code)
+                          "-o", tmp_path / "p.json", "--force", code=code)
         assert "error" in json_lines(result.stderr)[-1]
 
 
@@ -457,7 +495,7 @@ def test_outputs_are_checked_first(tool, tmp_path):
     # an existing file is not touched by the check
     old = tmp_path / "old.json"
     old.write_text("old")
-    one_line(tool, *start, "-o", old, code=1)
+    one_line(tool, *start, "-o", old, "--force", code=1)
     assert old.read_text() == "old"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["fake.gguf", "old.json"]
     # the work file comes before the work

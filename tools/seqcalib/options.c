@@ -43,6 +43,7 @@ static const char HELP[] =
     "\n"
     "output\n"
     "  -o,   --output FILE        the policy, - for stdout (default: policy.json)\n"
+    "        --force              overwrite it if it is there already\n"
     "        --html FILE          a page to look at it\n"
     "        --resume             go on where a run with the same arguments was interrupted\n"
     "        --work FILE          where progress is kept for that (default: the output with .work added)\n"
@@ -233,6 +234,7 @@ static bool read_flag(struct sc_options * opt, const char * arg) {
         { "--parse-special", NULL, &opt->parse_special },
         { "--naive",         NULL, &opt->naive         },
         { "--per-layer",     NULL, &opt->per_layer     },
+        { "--force",         NULL, &opt->force         },
         { "--resume",        NULL, &opt->resume        },
         { "--json-progress", NULL, &opt->json_progress },
         { "--dry-run",       NULL, &opt->dry_run       },
@@ -379,6 +381,9 @@ int sc_options_read(struct sc_options * opt, int argc, char ** argv) {
             return status;
         }
         i++;
+    }
+    if (strcmp(opt->out, "/dev/stdout") == 0) {
+        opt->out = "-"; // redirected into a file it looks like one, which must not be renamed over
     }
     return check(opt);
 }

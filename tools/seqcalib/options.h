@@ -52,6 +52,7 @@ struct sc_options {
     const char * holdout_files[SC_FILE_MAX];
     int32_t      n_holdout_file;
 
+    bool         force;
     bool         resume;
     const char * work;                 // NULL: beside the output
     const char * html;

@@ -19,6 +19,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 // everything a run holds
 struct run {
@@ -78,6 +79,35 @@ static int check_input(const char * path) {
     return ok ? SC_EXIT_OK : SC_EXIT_FAIL;
 }
 
+static int make_work_path(struct run * run) {
+    const struct sc_options * opt = &run->opt;
+    const char * base = opt->work ? opt->work : strcmp(opt->out, "-") == 0 ? "llama-seqcalib" : opt->out;
+
+    const size_t size = strlen(base) + 8;
+    run->work_path = malloc(size);
+    if (!run->work_path) {
+        sc_say("error", "out of memory");
+        return SC_EXIT_FAIL;
+    }
+    snprintf(run->work_path, size, "%s%s", base, opt->work ? "" : ".work");
+    return SC_EXIT_OK;
+}
+
+// A policy takes hours: another one is not overwritten by mistake. A run that is resumed was allowed to when it began.
+static int check_overwrite(const struct run * run) {
+    const struct sc_options * opt = &run->opt;
+    struct stat st;
+
+    if (opt->force || strcmp(opt->out, "-") == 0 || stat(opt->out, &st) != 0) {
+        return SC_EXIT_OK;
+    }
+    if (opt->resume && stat(run->work_path, &st) == 0 && st.st_size > 0) {
+        return SC_EXIT_OK;
+    }
+    sc_say("error", "%s: found a file, expected none, or --force to overwrite it", opt->out);
+    return SC_EXIT_FAIL;
+}
+
 // What would fail after the model has been loaded, or after hours, fails here.
 static int check_files(struct run * run) {
     const struct sc_options * opt = &run->opt;
@@ -98,7 +128,11 @@ static int check_files(struct run * run) {
     if (status == HWKV_OK && opt->html) {
         status = sc_check_output(opt->html, true, &err);
     }
-    return status == HWKV_OK ? SC_EXIT_OK : fail(run, &err);
+    if (status != HWKV_OK) {
+        return fail(run, &err);
+    }
+    code = make_work_path(run);
+    return code == SC_EXIT_OK ? check_overwrite(run) : code;
 }
 
 static int load_model(struct run * run) {
@@ -229,14 +263,6 @@ static int restore_validation(void * user, int32_t ip, const char * json, struct
 
 static int open_work(struct run * run, struct hwkv_error * err) {
     const struct sc_options * opt = &run->opt;
-    const char * base = opt->work ? opt->work : strcmp(opt->out, "-") == 0 ? "llama-seqcalib" : opt->out;
-
-    const size_t size = strlen(base) + 8;
-    run->work_path = malloc(size);
-    if (!run->work_path) {
-        return sc_text_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
-    }
-    snprintf(run->work_path, size, "%s%s", base, opt->work ? "" : ".work");
 
     // all that the lines depend on: the program, the inputs, every floor, how it is computed and what is checked
     char hex[65];
