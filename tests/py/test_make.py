@@ -11,6 +11,7 @@ import subprocess
 import time
 
 import pytest
+import requests
 
 from server_process import ROOT, free_port, need_model, need_program
 
@@ -103,6 +104,25 @@ def test_run_prints_an_address_and_a_curl_line_that_works():
         assert command[command.index("-np") + 1] == "1"
         assert command[command.index("-c") + 1] == "8192"
         assert "--offline" in command
+
+
+def test_pages_of_others_cannot_read_answers():
+    with Run() as run:
+        url = f"http://127.0.0.1:{run.port}"
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        for origin in ("http://evil.example", "http://127.0.0.1:1", f"https://127.0.0.1:{run.port}", "null"):
+            headers = {"Origin": origin}
+            for answer in (requests.get(url + "/props", headers=headers, timeout=60),
+                           requests.post(url + "/v1/chat/completions", json=chat, headers=headers, timeout=60),
+                           requests.options(url + "/v1/chat/completions", headers=headers, timeout=60)):
+                assert answer.status_code == 200
+                assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", origin)
+        # a browser asks no leave for these: the page and its requests have one origin
+        for name in ("127.0.0.1", "localhost"):
+            own = f"http://{name}:{run.port}"
+            assert "HeadWiseKV" in requests.get(own + "/", timeout=60).text
+            assert requests.post(own + "/v1/chat/completions", json=chat, headers={"Origin": own}, timeout=60).status_code == 200
+        assert "CORS allows all origins" not in log_of(run.port).read_text()
 
 
 def test_second_run_installs_and_builds_nothing():
