@@ -81,7 +81,7 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
 void server_kv_policy::init_saved(common_params & params) {
     if (params.cache_ram_mib == common_params().cache_ram_mib) {
         const uint64_t half = (hwkv_plan_size_plain(plan) - hwkv_plan_size(plan))/2;
-        const uint64_t size = params.n_parallel > 1 ? std::max(half, hwkv_plan_size(plan)) : half;
+        const uint64_t size = params.n_parallel > 1 && params.kv_unified ? std::max(half, hwkv_plan_size(plan)) : half;
 
         params.cache_ram_mib = std::max<int64_t>(SAVED_MIB_MIN, size >> 20);
     }
