@@ -1,8 +1,8 @@
-#include "hwkv-state.h"
+#include "hwkv-hash.h"
 
 #include <string.h>
 
-static uint64_t mix(uint64_t x) {
+uint64_t hwkv_mix(uint64_t x) {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9u;
     x ^= x >> 27;
@@ -33,12 +33,12 @@ uint64_t hwkv_hash(const void * data, size_t size, uint64_t seed) {
     for (int j = 0; j < 4; j++) {
         uint64_t w;
         memcpy(&w, rest + 8 * j, sizeof(w));
-        lane[j] = mix(lane[j] ^ w);
+        lane[j] = hwkv_mix(lane[j] ^ w);
     }
 
-    uint64_t res = mix(size ^ seed);
+    uint64_t res = hwkv_mix(size ^ seed);
     for (int j = 0; j < 4; j++) {
-        res = mix(res ^ lane[j]);
+        res = hwkv_mix(res ^ lane[j]);
     }
     return res;
 }

@@ -1,5 +1,6 @@
 #include "hwkv-history.h"
 
+#include "hwkv-hash.h"
 #include "hwkv-impl.h"
 
 #include <string.h>
@@ -7,17 +8,9 @@
 // operations that leave items where they were not computed
 enum { OP_REMOVE = 1, OP_SHIFT, OP_DIVIDE, OP_COPY };
 
-static uint64_t mix(uint64_t x) {
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 static uint64_t chain(uint64_t mark, int32_t pos, uint32_t what) {
     // never 0, which says that there is none
-    return mix(mix(mark + 0x9e3779b97f4a7c15u) ^ ((uint64_t) (uint32_t) pos << 32 | what)) | 1;
+    return hwkv_mix(hwkv_mix(mark + 0x9e3779b97f4a7c15u) ^ ((uint64_t) (uint32_t) pos << 32 | what)) | 1;
 }
 
 static uint64_t mark_before(const struct hwkv_history * h, size_t i) {
@@ -45,7 +38,7 @@ static void taint(struct hwkv_history * h, size_t i, int op, int32_t a, int32_t 
     if (i >= h->n) {
         return;
     }
-    uint64_t mark = chain(mix(from ^ mark_before(h, i)) + (uint64_t) op, a, (uint32_t) b);
+    uint64_t mark = chain(hwkv_mix(from ^ mark_before(h, i)) + (uint64_t) op, a, (uint32_t) b);
     for (size_t k = i; k < h->n; k++) {
         mark = chain(mark ^ h->items[k].mark, h->items[k].pos, h->items[k].what);
         h->items[k].mark = mark;

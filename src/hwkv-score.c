@@ -1,5 +1,6 @@
 // What a calibration computes beside the replay: how alike two outputs are, and which queries are looked at.
 
+#include "hwkv-hash.h"
 #include "hwkv-impl.h"
 
 #include <math.h>
@@ -26,15 +27,9 @@ double hwkv_cosine(const float * a, const float * b, int32_t n) {
 }
 
 // SplitMix64
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return x ^ (x >> 31);
-}
-
 static uint64_t draw(uint64_t * state) {
     *state += UINT64_C(0x9E3779B97F4A7C15);
-    return mix(*state);
+    return hwkv_mix(*state);
 }
 
 // uniform in [0, n)
@@ -51,7 +46,7 @@ int32_t hwkv_sample(int32_t * out, int32_t n, int32_t first, int32_t count, uint
     if (n < 1 || count < 1 || first > INT32_MAX - (count - 1)) {
         return 0;
     }
-    uint64_t state = mix(seed + UINT64_C(0x9E3779B97F4A7C15)) ^ mix(stream + UINT64_C(0xD1B54A32D192ED03));
+    uint64_t state = hwkv_mix(seed + UINT64_C(0x9E3779B97F4A7C15)) ^ hwkv_mix(stream + UINT64_C(0xD1B54A32D192ED03));
     int32_t n_out = 0;
     // each value is taken with the chance (still wanted)/(still to come): ascending, and every subset equally likely
     for (int32_t i = 0; i < count && n_out < n; i++) {

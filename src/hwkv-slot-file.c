@@ -1,5 +1,6 @@
 #include "hwkv-slot-file.h"
 
+#include "hwkv-hash.h"
 #include "hwkv-impl.h"
 
 #include <string.h>
@@ -119,7 +120,7 @@ uint64_t hwkv_slot_write(const struct hwkv_slot * slot, const struct hwkv_slot_i
 struct reader {
     const struct hwkv_slot_source * source;
     struct hwkv_error * err;
-    uint8_t  * piece;   // [PIECE]
+    uint8_t  * piece;   // [PIECE], or as much as there is
     size_t     n_piece; // bytes in it
     size_t     at;
     uint64_t   left;    // of the file, before its hash, that are not in a piece yet
@@ -391,7 +392,7 @@ static int check_hash(struct reader * r, int status) {
 
 int hwkv_slot_read(struct hwkv_slot * slot, const struct hwkv_slot_source * source, const struct hwkv_slot_expect * expect, struct hwkv_error * err) {
     memset(slot, 0, sizeof(*slot));
-    struct reader r = { .source = source, .err = err, .piece = hwkv_alloc_raw(PIECE) };
+    struct reader r = { .source = source, .err = err, .piece = hwkv_alloc_raw(source->size < PIECE ? (size_t) source->size + 1 : PIECE) };
     if (!r.piece) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }

@@ -75,9 +75,6 @@ struct hwkv_state_want {
 int hwkv_state_check(const struct hwkv_state_shape * shape, const struct hwkv_state_want * want, struct hwkv_history * history,
                      hwkv_state_read_fn read, void * arg, struct hwkv_error * err);
 
-// 64 bits of any change in the data, for tables and files; not against forgery
-uint64_t hwkv_hash(const void * data, size_t size, uint64_t seed);
-
 #ifdef __cplusplus
 }
 #endif

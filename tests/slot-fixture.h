@@ -3,6 +3,7 @@
 #ifndef SLOT_FIXTURE_H
 #define SLOT_FIXTURE_H
 
+#include "hwkv-hash.h"
 #include "hwkv-slot-file.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 #include "server-kv-blocks.h"
 
+#include "hwkv-hash.h"
 #include "hwkv-slot-file.h"
 
 #include <algorithm>
@@ -14,15 +15,6 @@ static const uint64_t MASK      = ((1ull << 11) - 1) << 53;
 
 // a block's header, its node in the table and the allocator's own
 static const size_t BLOCK_EXTRA = sizeof(server_kv_block) + 72;
-
-static uint64_t mix(uint64_t x) {
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebull;
-    x ^= x >> 31;
-    return x;
-}
 
 server_kv_blocks::~server_kv_blocks() {
     for (auto & [hash, block] : blocks) {
@@ -90,7 +82,7 @@ struct gear_table {
 
     gear_table() {
         for (uint64_t i = 0; i < 256; ++i) {
-            v[i] = mix((i + 1)*0x9e3779b97f4a7c15ull);
+            v[i] = hwkv_mix((i + 1)*0x9e3779b97f4a7c15ull);
         }
     }
 };

@@ -259,22 +259,6 @@ def test_moved_pieces_are_refused_with_a_policy(tmp_path):
         assert server.log().count("--cache-reuse 16 is ignored with a KV policy") == 1
 
 
-def test_a_shifted_context_serves_no_other_prompt(tmp_path):
-    """After a context shift the rows stand for text that had more before it: they serve only as far as nothing was moved."""
-    model, policy = tiny(tmp_path, "llama")
-    with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(policy), "--context-shift", "--cache-ram", "0", ctx=512) as server:
-        shifted, _ = complete(server, words(1, 400), 200, n_keep=50, ignore_eos=True)
-        assert "slot context shift" in server.log()
-        # the slot holds the tokens that were kept, with or without one for <s>, and those after the 230 that were dropped
-        whole = words(1, 400) + shifted[:-1]
-        for n_keep in (50, 51):
-            prompt = whole[:n_keep] + whole[n_keep + 230:] + words(9, 5)
-            tokens, cached = complete(server, prompt)
-            assert cached <= n_keep
-            assert complete(server, prompt, cache=False)[0] == tokens
-            complete(server, words(1, 400), 200, n_keep=50, ignore_eos=True)  # as before
-
-
 def test_a_question_is_asked_again(tmp_path):
     """After a long answer, as it was or with another end: what is left of the prompt's end is its checkpoint."""
     model, policy = tiny(tmp_path, "llama")
