@@ -210,6 +210,12 @@ int server_kv_policy::prompt_end(int id_slot, const server_tokens & tokens, int 
         n = 0;
     }
 
+    // the server keeps one that ends with the first token that differs; none that is not of this prompt will ever serve
+    list.remove_if([&](const common_prompt_checkpoint & checkpoint) {
+        return checkpoint.n_tokens > (int64_t) tokens.size() || !is_same(id_slot, checkpoint) ||
+            n_same(ctx, id_slot, tokens, checkpoint.n_tokens) != checkpoint.n_tokens;
+    });
+
     (slot.restored ? slot.n_restored : slot.n_reused) += n;
     slot.n_reprocessed += std::max(0, slot.n_common - n);
 
@@ -459,7 +465,12 @@ size_t server_kv_policy::save(const std::string & path, int id_slot, const std::
     last_error.clear();
     try {
         const server_kv_slot_file file(ctx, ctx_dft, id_slot, { llama_kv_policy_state_id(ctx), model_id, cache_text });
-        return file.save(path, tokens, prompt);
+
+        // a prompt that was given up may have checkpoints further on, which are of no use now
+        auto list = prompt.checkpoints;
+        list.remove_if([&](const common_prompt_checkpoint & checkpoint) { return !is_same(id_slot, checkpoint); });
+
+        return file.save(path, tokens, prompt.tokens, list);
     } catch (const std::exception & e) {
         last_error      = std::string("Unable to save slot: ") + e.what();
         last_error_type = dynamic_cast<const std::invalid_argument *>(&e) ? ERROR_TYPE_INVALID_REQUEST : ERROR_TYPE_SERVER;

@@ -11,8 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <list>
-#include <memory>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -254,26 +252,27 @@ struct slot_image {
     }
 };
 
-size_t server_kv_slot_file::save(const std::string & path, const std::vector<char> & tokens, const server_prompt & prompt) const {
+size_t server_kv_slot_file::save(const std::string & path, const std::vector<char> & packed, const server_tokens & tokens,
+        const std::list<common_prompt_checkpoint> & checkpoints) const {
     check_name(std::filesystem::path(path).filename().string());
 
-    const expectation expected(ctx, ctx_dft, id, prompt.tokens.size(), prompt.tokens.has_mtmd);
+    const expectation expected(ctx, ctx_dft, id, tokens.size(), tokens.has_mtmd);
 
-    auto packed = tokens;
+    auto text      = packed;
     auto state     = get_state(ctx,     id_slot);
     auto state_dft = get_state(ctx_dft, id_slot);
 
     slot_image image;
-    image.slot.tokens        = reinterpret_cast<uint8_t *>(packed.data());
-    image.slot.tokens_size   = packed.size();
+    image.slot.tokens        = reinterpret_cast<uint8_t *>(text.data());
+    image.slot.tokens_size   = text.size();
     image.slot.state[0]      = state.data();
     image.slot.state_size[0] = state.size();
     image.slot.state[1]      = state_dft.data();
     image.slot.state_size[1] = state_dft.size();
-    image.add(prompt.checkpoints);
+    image.add(checkpoints);
 
     // what could not be restored is not saved
-    expected.check(image.slot, prompt.tokens);
+    expected.check(image.slot, tokens);
 
     new_file file(path);
 

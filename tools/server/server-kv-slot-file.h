@@ -5,6 +5,7 @@
 #include "server-kv-blocks.h"
 #include "server-task.h"
 
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,8 @@ public:
         ctx(ctx), ctx_dft(ctx_dft), id_slot(id_slot), id(std::move(id)) {}
 
     // Bytes written. The file is the old one until it is the whole new one. Throws std::runtime_error, std::invalid_argument for a name.
-    size_t save(const std::string & path, const std::vector<char> & tokens, const server_prompt & prompt) const;
+    size_t save(const std::string & path, const std::vector<char> & packed, const server_tokens & tokens,
+                const std::list<common_prompt_checkpoint> & checkpoints) const;
 
     // Where checkpoints go, and how many bytes of them there may be: those for which there is no room are left out.
     struct destination {

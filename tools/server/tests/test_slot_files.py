@@ -209,6 +209,19 @@ class TestFiles:
             assert complete(server, words(9, 200) + words(10, 30), cache=False, id_slot=0)[0] == tokens
             assert complete(server, words(5, 1300), id_slot=1)[0] == other
 
+    def test_a_checkpoint_of_other_words_is_not_kept(self, tiny):
+        """One that ends with the first token that differs: the server's own rule keeps it."""
+        folder, model, policy = tiny
+        with serve(folder, model, policy) as server:
+            complete(server, PROMPT)
+            assert 150 in slot(server)["checkpoint_tokens"]
+            other = [*PROMPT[:149], 4 + (PROMPT[149] - 3) % 250, *words(5, 100)]
+            tokens, cached = complete(server, other)
+            assert cached <= 149 and 150 not in slot(server)["checkpoint_tokens"]
+            assert save(server, "other.bin").status_code == 200
+            assert restore(server, "other.bin").status_code == 200
+            assert complete(server, other)[0] == tokens == complete(server, other, cache=False)[0]
+
     def test_a_link_is_replaced_not_followed(self, tiny):
         folder, model, policy = tiny
         victim = folder / "victim.txt"
