@@ -46,7 +46,7 @@ static void taint(struct hwkv_history * h, size_t i, int op, int32_t a, int32_t 
     h->n_exact = h->n_exact < i ? h->n_exact : i;
 }
 
-// no more of them stand at rising positions, so that they can be searched no longer: none is known
+// Positions that descend cannot be searched: what comes after is forgotten.
 static void check_order(struct hwkv_history * h) {
     for (size_t i = 1; i < h->n; i++) {
         if (h->items[i].pos < h->items[i - 1].pos) {

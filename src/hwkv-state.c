@@ -85,6 +85,7 @@ struct checker {
     uint8_t             * seen;   // [n_seen] of the positions of a part
     uint32_t              n_seen;
     int32_t               n_pos;  // of a draft it is known after its first part
+    bool                  images; // among the tokens
 };
 
 static int damaged(struct checker * c, const char * what) {
@@ -156,7 +157,7 @@ static bool is_seen(const struct checker * c, int32_t pos) {
 }
 
 // every position at most once, unless there are images, and none that the sequence has not
-static int read_cells(struct checker * c, const struct hwkv_state_part * part, uint32_t n, bool images) {
+static int read_cells(struct checker * c, const struct hwkv_state_part * part, uint32_t n) {
     memset(c->seen, 0, (c->n_seen + 7) / 8);
     const uint32_t n_seq = part->kind == HWKV_STATE_LAST ? 0 : 1;
     for (uint32_t i = 0; i < n; i++) {
@@ -174,7 +175,7 @@ static int read_cells(struct checker * c, const struct hwkv_state_part * part, u
         if (status) {
             return status;
         }
-        if (cell.pos < 0 || cell.pos >= c->n_pos || (is_seen(c, cell.pos) && !images)) {
+        if (cell.pos < 0 || cell.pos >= c->n_pos || (is_seen(c, cell.pos) && !c->images)) {
             return damaged(c, "a cell has a position that it cannot have");
         }
         c->seen[cell.pos / 8] |= (uint8_t) (1u << cell.pos % 8);
@@ -191,17 +192,17 @@ static bool holds(const struct checker * c, int32_t from, int32_t to) {
     return true;
 }
 
-static int check_positions(struct checker * c, const struct hwkv_state_part * part, uint32_t n, bool images) {
+static int check_positions(struct checker * c, const struct hwkv_state_part * part, uint32_t n) {
     const int32_t n_pos = c->n_pos;
     // what was moved by a context shift may have left holes in a ring: it serves no prompt anyway
     const bool    exact = !c->want->is_draft && c->history->n_exact >= c->want->n_tokens;
     bool          ok    = true;
     switch (part->kind) {
         case HWKV_STATE_ALL:
-            ok = images ? n == c->want->n_tokens : n == (uint32_t) n_pos && holds(c, 0, n_pos);
+            ok = c->images ? n == c->want->n_tokens : n == (uint32_t) n_pos && holds(c, 0, n_pos);
             break;
         case HWKV_STATE_RING:
-            if (exact && !images) {
+            if (exact && !c->images) {
                 const int32_t lo = n_pos - part->recent + 1 > 0 ? n_pos - part->recent + 1 : 0;
                 ok = holds(c, 0, part->sinks < lo ? part->sinks : lo) && holds(c, lo, n_pos);
             }
@@ -218,16 +219,12 @@ static int check_positions(struct checker * c, const struct hwkv_state_part * pa
 
 // The cells of one stream and their rows. A stream without cells has nothing after their number, a recurrent part the rest all the same.
 static int check_cells(struct checker * c, const struct hwkv_state_part * part, uint32_t n) {
-    bool images = false;
-    for (uint32_t i = 0; i < c->want->n_tokens && !images; i++) {
-        images = c->want->tokens[i] < 0;
-    }
     if (part->kind == HWKV_STATE_LAST && n > 1) {
         return damaged(c, "a sequence has more than one recurrent state");
     }
-    int status = read_cells(c, part, n, images);
+    int status = read_cells(c, part, n);
     if (status == 0) {
-        status = check_positions(c, part, n, images);
+        status = check_positions(c, part, n);
     }
     if (n == 0 && part->kind != HWKV_STATE_LAST) {
         return status;
@@ -288,6 +285,9 @@ int hwkv_state_check(const struct hwkv_state_shape * shape, const struct hwkv_st
                      hwkv_state_read_fn read, void * arg, struct hwkv_error * err) {
     struct checker c = { .want = want, .history = history, .read = read, .arg = arg, .err = err, .n_pos = want->n_pos };
 
+    for (uint32_t i = 0; i < want->n_tokens && !c.images; i++) {
+        c.images = want->tokens[i] < 0;
+    }
     // a draft goes by its own cells
     c.n_seen = (uint32_t) want->n_pos;
     for (uint32_t i = 0; i < shape->n_part && want->is_draft; i++) {

@@ -20,10 +20,11 @@ void llama_kv_headwise::for_sequences(llama_seq_id seq_id, const std::function<v
 void llama_kv_headwise::for_sharing(llama_seq_id seq_id, const std::function<void(hwkv_history & h)> & fn) const {
     const llama_seq_id n = owner->get_n_seq_max();
 
+    const auto & cells = owner->get_cells(seq_id);
+
     std::vector<bool> shares(n, false);
-    for (const auto & [pos, idx] : owner->get_cells(seq_id).seq_pos_get(seq_id)) {
+    for (const auto & [pos, idx] : cells.seq_pos_get(seq_id)) {
         GGML_UNUSED(pos);
-        const auto & cells = owner->get_cells(seq_id);
         for (llama_seq_id s = 0; s < n && cells.seq_count(idx) > 1; ++s) {
             shares[s] = shares[s] || cells.seq_has(idx, s);
         }

@@ -204,7 +204,9 @@ int server_kv_policy::prompt_end(int id_slot, const server_tokens & tokens, int 
     }
     auto & slot = slots[id_slot];
 
-    if (n > 0 && (n_same(ctx, id_slot, tokens, n) != n || (!tokens.has_mtmd && !can_resume(id_slot, n)))) {
+    const int n_memory = n_same(ctx, id_slot, tokens, tokens.size());
+
+    if (n > 0 && (n > n_memory || (!tokens.has_mtmd && !can_resume(id_slot, n)))) {
         SRV_ERR("slot %d: the memory is not that of the prompt's first %d tokens: the prompt is processed from the start\n", id_slot, n);
         list.clear();
         n = 0;
@@ -212,8 +214,7 @@ int server_kv_policy::prompt_end(int id_slot, const server_tokens & tokens, int 
 
     // the server keeps one that ends with the first token that differs; none that is not of this prompt will ever serve
     list.remove_if([&](const common_prompt_checkpoint & checkpoint) {
-        return checkpoint.n_tokens > (int64_t) tokens.size() || !is_same(id_slot, checkpoint) ||
-            n_same(ctx, id_slot, tokens, checkpoint.n_tokens) != checkpoint.n_tokens;
+        return checkpoint.n_tokens > n_memory || !is_same(id_slot, checkpoint);
     });
 
     (slot.restored ? slot.n_restored : slot.n_reused) += n;
