@@ -1,4 +1,4 @@
-# The program of the speed bench: ours here, the pristine one in ggml/pristine/CMakeLists.txt.
+# The program of the speed bench: ours here, the pristine one in ggml/upstream/pristine/CMakeLists.txt.
 
 add_executable(speed-run "${CMAKE_CURRENT_LIST_DIR}/speed-run.c")
 hwkv_target_flags(speed-run)

@@ -32,7 +32,7 @@ def test_help_wins_over_mistakes_and_names_every_option(run):
 
 
 def test_version(run, root):
-    version = re.search(r'#define HWKV_VERSION +"([^"]+)"', (root / "src/hwkv.h").read_text()).group(1)
+    version = re.search(r'#define HWKV_VERSION +"([^"]+)"', (root / "src/policy/hwkv.h").read_text()).group(1)
     assert run("--version").stdout.startswith(f"llama-kv-policy: HeadWiseKV {version} (llama.cpp ")
 
 

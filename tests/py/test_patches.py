@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CHECK = ROOT / "scripts" / "patches-check"
-REFRESH = ROOT / "scripts" / "patches-refresh"
-UPSTREAM = ROOT / "ggml" / "upstream.py"
+CHECK = ROOT / "ggml" / "upstream" / "patches-check"
+REFRESH = ROOT / "ggml" / "upstream" / "patches-refresh"
+UPSTREAM = ROOT / "ggml" / "upstream" / "upstream.py"
 FIRST = "0010-build-report-version.patch"
 SECOND = "0020-build-second.patch"
-sys.path.insert(0, str(ROOT / "ggml"))
+sys.path.insert(0, str(ROOT / "ggml" / "upstream"))
 
 import series  # noqa: E402
 import upstream  # noqa: E402
@@ -367,7 +367,7 @@ def test_configure_without_package_is_one_sentence(tmp_path):
 @pytest.mark.parametrize("name", ["llama-server", "llama-cli", "llama-completion", "llama-bench", "llama-perplexity"])
 def test_version_line(program, name):
     done = subprocess.run([program(name), "--version"], capture_output=True, text=True, timeout=60)
-    version = re.search(r'HWKV_VERSION +"(.*)"', (ROOT / "src/hwkv.h").read_text()).group(1)
+    version = re.search(r'HWKV_VERSION +"(.*)"', (ROOT / "src/policy/hwkv.h").read_text()).group(1)
     series_id = upstream.series_hash(upstream.read_patches(upstream.PATCHES))[:12]
     expected = f"HeadWiseKV {version} (llama.cpp {PIN['llama_cpp']}, package {PIN['version']}, patches {series_id})"
     assert done.returncode == 0

@@ -230,7 +230,7 @@ def test_no_operating_point(tool, tmp_path, budget):
 def test_default_model(tool, model, root, tmp_path):
     text = tmp_path / "text.txt"
     # prose that every checkout has
-    text.write_text("\n".join((root / name).read_text() for name in ("README.md", "docs/how-it-works.md", "src/README.md", "src/hwkv.h")))
+    text.write_text("\n".join((root / name).read_text() for name in ("README.md", "docs/how-it-works.md", "src/README.md", "src/policy/hwkv.h")))
     out = tmp_path / "p.json"
     result = tool.run("-m", model, "-f", text, "-c", 512, "--windows", "32,64,128,256", "--tau", 0.98, "-t", 1, "-o", out)
     assert agreement(result) >= 0.9999

@@ -299,7 +299,7 @@ def test_a_chat_is_among_the_held_out(tool, tmp_path):
 
 @pytest.mark.slow
 def test_chat_of_the_default_model(tool, model, root, tmp_path):
-    tool.run("-m", model, "-f", root / "src" / "hwkv.h", "-c", 256, "--windows", "32,64", "--tau", 0.9, "--holdout", 1, "-t", 1,
+    tool.run("-m", model, "-f", root / "src" / "policy" / "hwkv.h", "-c", 256, "--windows", "32,64", "--tau", 0.9, "--holdout", 1, "-t", 1,
              "-o", tmp_path / "p.json")
     policy = json.loads((tmp_path / "p.json").read_text())
     check_numbers(policy)

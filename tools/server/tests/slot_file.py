@@ -1,6 +1,6 @@
 """Slot files taken apart and put together again, with a right checksum: what somebody who means harm would send.
 
-The format is told in src/hwkv-slot-file.h.
+The format is told in src/policy/hwkv-slot-file.h.
 """
 
 import ctypes

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.server
 
 
 def test_version_names_headwisekv():
-    version = re.search(r'HWKV_VERSION\s+"([^"]+)"', (ROOT / "src" / "hwkv.h").read_text()).group(1)
+    version = re.search(r'HWKV_VERSION\s+"([^"]+)"', (ROOT / "src" / "policy" / "hwkv.h").read_text()).group(1)
     done = subprocess.run([need_program("llama-server"), "--version"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0
     assert f"HeadWiseKV {version} " in done.stdout + done.stderr

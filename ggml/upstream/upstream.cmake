@@ -47,7 +47,7 @@ function(hwkv_add_upstream dir)
     set(LLAMA_USE_PREBUILT_UI OFF) # would download
     set(LLAMA_TOOLS_INSTALL   OFF)
     set(LLAMA_UI_GZIP         OFF) # clients that ask for no gzip, curl among them, would get an error for the page
-    set(GGML_CCACHE           OFF) # ggml/ccache.cmake does it
+    set(GGML_CCACHE           OFF) # ggml/upstream/ccache.cmake does it
     option(GGML_RPC "ggml: RPC backend and rpc-server" ON)
 
     # without it upstream warns; HTTPS is an extra here

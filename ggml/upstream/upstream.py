@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "scripts"))
+sys.path.insert(0, str(HERE.parent.parent / "scripts"))
 sys.dont_write_bytecode = True
 
 import fetch  # noqa: E402
@@ -224,7 +224,7 @@ def refuse_edited(out, old, new):
             found = fetch.sha256_file(target)
             if found not in (sha256, new.get(path)):
                 raise UpstreamError(f"{target} was edited by hand and the new series would overwrite it: "
-                                    "move the edit into a patch (scripts/patches-refresh) or delete the file")
+                                    "move the edit into a patch (ggml/upstream/patches-refresh) or delete the file")
 
 
 def bring(tmp, out, old, wanted_hash):
