@@ -129,6 +129,7 @@ void hwkv_set_allocator(void * (*alloc)(size_t size), void (*release)(void * ptr
 //
 
 enum hwkv_type {
+    HWKV_TYPE_CACHE = -1, // left open: the type that the cache is made with
     HWKV_TYPE_F32,
     HWKV_TYPE_F16,
     HWKV_TYPE_BF16,
@@ -175,6 +176,19 @@ int  hwkv_geometry_validate(const struct hwkv_geometry * geo, struct hwkv_error 
 void hwkv_geometry_free(struct hwkv_geometry * geo); // frees the layers, not geo
 
 //
+// codebook
+//
+
+// What a head can be given. Points name entries by their index in the codebook; nothing is looked up by a window.
+struct hwkv_entry {
+    int32_t        window; // HWKV_FULL, or finite with its sinks
+    enum hwkv_type type_k; // HWKV_TYPE_CACHE: the policy leaves it to the cache; others cannot be written to a file of version 1
+    enum hwkv_type type_v;
+};
+
+struct hwkv_entry hwkv_entry_of_window(int32_t window); // types left open
+
+//
 // policy
 //
 
@@ -199,8 +213,8 @@ struct hwkv_point {
     double       min_score;        // NAN without scores
     uint64_t     bytes;            // N_C
     char         artifact_id[65];
-    int32_t    * windows;          // [n_full][row stride n_head_kv of the layer], flattened in layer order
-    double     * scores;           // as windows, times n_codebook, or NULL
+    int32_t    * entries;          // [n_unit] index in the codebook, layer by layer, head by head
+    double     * scores;           // [n_unit][n_codebook], or NULL
     char       * validation;       // JSON object text, or NULL
 };
 
@@ -208,9 +222,9 @@ struct hwkv_policy_params {
     const struct hwkv_geometry * geometry; // copied
     int32_t         context;
     int32_t         sinks;
-    const int32_t * codebook;              // copied; ascending, last one HWKV_FULL
+    const struct hwkv_entry * codebook;    // copied; windows ascend, equal ones differ in type, the last one is full
     int32_t         n_codebook;
-    enum hwkv_type  type_k;
+    enum hwkv_type  type_k;                // of the cache that scores, retention and bytes refer to
     enum hwkv_type  type_v;
 };
 
@@ -230,13 +244,13 @@ int  hwkv_policy_save (const struct hwkv_policy * policy, const char * path, str
 int  hwkv_policy_print(char ** out, const struct hwkv_policy * policy, struct hwkv_error * err);
 void hwkv_string_free (char * text);
 
-// windows: [hwkv_policy_n_unit], scores: [n_unit*n_codebook] or NULL; both copied. Exactly one of tau > 0 and method != NULL.
+// entries: [hwkv_policy_n_unit], scores: [n_unit*n_codebook] or NULL; both copied. Exactly one of tau > 0 and method != NULL.
 // Retention, bytes and min_score are computed. artifact_id NULL: a hash of the policy's own content.
 struct hwkv_point_params {
     const char    * name;
     double          tau;
     const char    * method;
-    const int32_t * windows;
+    const int32_t * entries;
     const double  * scores;
     const char    * artifact_id;
     const char    * validation;  // JSON object text or NULL
@@ -249,13 +263,13 @@ int hwkv_policy_set_extensions (struct hwkv_policy * policy, const char * json, 
 
 const struct hwkv_geometry    * hwkv_policy_geometry   (const struct hwkv_policy * policy);
 const struct hwkv_calibration * hwkv_policy_calibration(const struct hwkv_policy * policy); // NULL if none
-const int32_t    * hwkv_policy_codebook  (const struct hwkv_policy * policy, int32_t * n);
+const struct hwkv_entry * hwkv_policy_codebook(const struct hwkv_policy * policy, int32_t * n); // n may be NULL
 int32_t            hwkv_policy_context   (const struct hwkv_policy * policy);
 int32_t            hwkv_policy_sinks     (const struct hwkv_policy * policy);
 enum hwkv_type     hwkv_policy_type_k    (const struct hwkv_policy * policy);
 enum hwkv_type     hwkv_policy_type_v    (const struct hwkv_policy * policy);
 int32_t            hwkv_policy_n_unit    (const struct hwkv_policy * policy);             // all (layer, KV head) pairs
-int32_t            hwkv_policy_unit      (const struct hwkv_policy * policy, int32_t row, int32_t ih); // index into windows
+int32_t            hwkv_policy_unit      (const struct hwkv_policy * policy, int32_t row, int32_t ih); // index of a pair
 int32_t            hwkv_policy_n_point   (const struct hwkv_policy * policy);
 int32_t            hwkv_policy_selected  (const struct hwkv_policy * policy);
 // By name, or by 0-based number when no point has that name; -1 if there is none.
@@ -274,13 +288,20 @@ int hwkv_policy_check_model(const struct hwkv_policy * policy, const struct hwkv
 // cost (paper: nominal storage and normalised retention)
 //
 
-int64_t  hwkv_retained(int32_t window, int64_t n_ctx);                                     // r_C(w)
-uint64_t hwkv_cost_head(const struct hwkv_layer * layer, int32_t window, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v); // n_lh,C(w)
+// The cache that is spoken of: its context, and its types for entries that leave them open.
+struct hwkv_cache {
+    int64_t        n_ctx;
+    enum hwkv_type type_k;
+    enum hwkv_type type_v;
+};
 
-// windows laid out as in struct hwkv_point
-uint64_t hwkv_cost           (const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v); // N_C(a)
-double   hwkv_retention      (const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v); // R_C(a)
-double   hwkv_retention_query(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx);  // R^Q_C(a): mean over query heads
+int64_t  hwkv_retained (int32_t window, int64_t n_ctx);                                                                     // r_C(w)
+uint64_t hwkv_cost_head(const struct hwkv_layer * layer, const struct hwkv_entry * entry, const struct hwkv_cache * cache); // n_lh,C(w)
+
+// entries laid out as in struct hwkv_point; NULL: every head full, in the cache's types
+uint64_t hwkv_cost           (const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache); // N_C(a)
+double   hwkv_retention      (const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache); // R_C(a)
+double   hwkv_retention_query(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx); // R^Q_C(a): mean over query heads
 
 //
 // selection
@@ -294,9 +315,8 @@ struct hwkv_record { double retention; double min_score; };
 int32_t hwkv_select_budget(const struct hwkv_record * records, int32_t n, double budget);
 
 // DuoAttention projection: the share `ratio` of units with the lowest score at codebook entry `ic` becomes full,
-// the others get that entry. Ties go to the lower unit. windows: [n_unit] out.
-int hwkv_select_binary(int32_t * windows, const double * scores, int32_t n_unit, const int32_t * codebook, int32_t n_codebook,
-                       int32_t ic, double ratio, struct hwkv_error * err);
+// the others get that entry. Ties go to the lower unit. entries: [n_unit] out.
+int hwkv_select_binary(int32_t * entries, const double * scores, int32_t n_unit, int32_t n_codebook, int32_t ic, double ratio, struct hwkv_error * err);
 
 //
 // plan: what the runtime allocates
@@ -316,8 +336,9 @@ struct hwkv_plan_params {
 
 struct hwkv_plan_params hwkv_plan_params_default(void); // 4096, 1, true, true, f16, f16, 64, 64, 0
 
+// The heads that have the same entry.
 struct hwkv_group {
-    int32_t  window;    // HWKV_FULL or finite
+    struct hwkv_entry entry; // as the runtime takes it: full where the window is not below the context, types settled
     int32_t  n_layer;   // layers with heads in this group
     int32_t  n_head;    // KV heads over all layers
     uint32_t n_cells;   // per stream
@@ -327,8 +348,8 @@ struct hwkv_group {
 
 struct hwkv_plan;
 
-// Groups of one operating point: full first if any head is full, then ascending windows. Windows >= the context of
-// a sequence are full. Never more bytes than the plain cache: that is HWKV_ERR_INTERNAL.
+// Groups of one operating point: full ones first, then ascending windows; the codebook's order among equal windows. Windows >= the
+// context of a sequence are full. Windows alone never take more bytes than the plain cache: that is HWKV_ERR_INTERNAL.
 int  hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, int32_t ip, const struct hwkv_plan_params * params, struct hwkv_error * err);
 void hwkv_plan_free(struct hwkv_plan * plan);
 
@@ -342,6 +363,7 @@ uint32_t                  hwkv_plan_n_stream  (const struct hwkv_plan * plan);
 uint32_t                  hwkv_plan_n_ctx_seq (const struct hwkv_plan * plan);  // context of one sequence
 uint64_t                  hwkv_plan_size      (const struct hwkv_plan * plan);  // bytes of all groups
 uint64_t                  hwkv_plan_size_plain(const struct hwkv_plan * plan);  // bytes of llama.cpp's own cache for the same layers
+bool                      hwkv_plan_is_plain  (const struct hwkv_plan * plan);  // one full group of the cache's types: llama.cpp's own cache serves it
 
 //
 // replay: attention outputs under every candidate window, from one trace
@@ -361,7 +383,7 @@ struct hwkv_trace_head {
 };
 
 struct hwkv_replay_params {
-    const int32_t * codebook;  // ascending, last one HWKV_FULL
+    const struct hwkv_entry * codebook; // windows ascend, the last one is full; types are not looked at
     int32_t         n_codebook;
     int32_t         sinks;     // a finite window w is the first `sinks` and the w - sinks newest positions
     int32_t         n_thread;  // the same numbers come out whatever it is
