@@ -3,6 +3,7 @@
 #ifndef POLICY_FIXTURE_H
 #define POLICY_FIXTURE_H
 
+#include "entries.h"
 #include "hwkv.h"
 
 static struct hwkv_layer fixture_layers[2] = {
@@ -11,7 +12,8 @@ static struct hwkv_layer fixture_layers[2] = {
     { 7, 6, 3, 128, 64 },
 };
 
-static const int32_t fixture_codebook[4] = { 256, 1024, 4096, HWKV_FULL };
+enum { W256, W1024, W4096, FULL }; // entries of the codebook
+static const struct hwkv_entry fixture_codebook[4] = { WINDOW(256), WINDOW(1024), WINDOW(4096), WINDOW(HWKV_FULL) };
 
 static struct hwkv_geometry fixture_geometry(void) {
     struct hwkv_geometry geo = { 0 };
@@ -36,8 +38,8 @@ static inline struct hwkv_policy * fixture_policy(int32_t sinks) {
     return policy;
 }
 
-static inline void fixture_add(struct hwkv_policy * policy, const char * name, const int32_t windows[5]) {
-    const struct hwkv_point_params point = { .name = name, .method = "by hand", .windows = windows };
+static inline void fixture_add(struct hwkv_policy * policy, const char * name, const int32_t entries[5]) {
+    const struct hwkv_point_params point = { .name = name, .method = "by hand", .entries = entries };
     CHECK_EQ_INT(hwkv_policy_add_point(policy, &point, NULL), 0);
 }
 

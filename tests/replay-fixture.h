@@ -39,7 +39,7 @@ struct problem {
     float   * mass;
     double  * expected_out;
     double  * expected_mass;
-    int32_t   codebook[8];
+    struct hwkv_entry codebook[8];
 };
 
 static inline uint64_t random_bits(uint64_t * state) {
@@ -69,7 +69,9 @@ static inline struct problem * problem_new(const struct shape * s, uint64_t seed
     while (s->codebook[n - 1] != HWKV_FULL) {
         n++;
     }
-    memcpy(p->codebook, s->codebook, sizeof(p->codebook));
+    for (int32_t i = 0; i < n; i++) {
+        p->codebook[i] = hwkv_entry_of_window(s->codebook[i]);
+    }
     const size_t n_qh = (size_t) s->n_query * (size_t) s->n_q_head;
     p->n_query    = s->n_query;
     p->n_out      = (int32_t) n_qh * n;
@@ -112,7 +114,7 @@ static inline void problem_free(struct problem * p) {
 }
 
 static inline bool oracle_sees(const struct problem * p, int32_t t, int32_t ic, int32_t j) {
-    const int64_t w = p->codebook[ic];
+    const int64_t w = p->codebook[ic].window;
     return j <= t && (t + 1 <= w || j < p->params.sinks || j > t - (w - p->params.sinks));
 }
 

@@ -4,6 +4,7 @@
 // scandir and mkdtemp
 #define _POSIX_C_SOURCE 200809L
 
+#include "entries.h"
 #include "hwkv.h"
 #include "testing.h"
 
@@ -138,9 +139,10 @@ static int run_save(struct hwkv_error * err) {
     return status;
 }
 
-static const int32_t codebook[] = { 256, 1024, HWKV_FULL };
-static const int32_t windows[]  = { 256, 1024, HWKV_FULL, 256 };
-static const double  scores[]   = { 0.96, 0.99, 1, 0.5, 0.97, 1, 0.2, 0.9, 1, 0.95, 0.96, 1 };
+static const struct hwkv_entry codebook[] = { WINDOW(256), WINDOW(1024), WINDOW(HWKV_FULL) };
+
+static const int32_t entries[] = { 0, 1, 2, 0 };
+static const double  scores[]  = { 0.96, 0.99, 1, 0.5, 0.97, 1, 0.2, 0.9, 1, 0.95, 0.96, 1 };
 
 static int build_empty(struct hwkv_policy ** policy, struct hwkv_error * err) {
     struct hwkv_geometry geo;
@@ -174,7 +176,7 @@ static int run_build(struct hwkv_error * err) {
         char name[16];
         snprintf(name, sizeof(name), "p%d", (int) n);
         const struct hwkv_point_params point = {
-            .name = name, .tau = 0.95, .windows = windows, .scores = n % 2 ? scores : NULL, .validation = n % 2 ? NULL : "{\"kl\": [0.1]}",
+            .name = name, .tau = 0.95, .entries = entries, .scores = n % 2 ? scores : NULL, .validation = n % 2 ? NULL : "{\"kl\": [0.1]}",
         };
         status = hwkv_policy_add_point(policy, &point, err);
         CHECK_EQ_INT(hwkv_policy_n_point(policy), status ? n : n + 1);
@@ -182,7 +184,7 @@ static int run_build(struct hwkv_error * err) {
     for (int32_t i = 0; policy && i < hwkv_policy_n_point(policy); i++) {
         const struct hwkv_point * point = hwkv_policy_point(policy, i);
         CHECK(point->name[1] == '0' + i);
-        CHECK(memcmp(point->windows, windows, sizeof(windows)) == 0);
+        CHECK(memcmp(point->entries, entries, sizeof(entries)) == 0);
         CHECK(i % 2 ? memcmp(point->scores, scores, sizeof(scores)) == 0 : !point->scores);
         CHECK(i % 2 ? !point->validation : strcmp(point->validation, "{\"kl\":[0.1]}") == 0);
     }
@@ -212,7 +214,7 @@ static int run_plan(struct hwkv_error * err) {
     CHECK((status == 0) == (plan != NULL));
     if (plan) {
         CHECK_EQ_INT(hwkv_plan_n_group(plan), 3);
-        CHECK_EQ_INT(hwkv_plan_group(plan, 0)->window, HWKV_FULL);
+        CHECK_EQ_INT(hwkv_plan_group(plan, 0)->entry.window, HWKV_FULL);
     }
     hwkv_plan_free(plan);
     return status;

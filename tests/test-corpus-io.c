@@ -4,6 +4,7 @@
 // mkdtemp, ftruncate and geteuid
 #define _POSIX_C_SOURCE 200809L
 
+#include "entries.h"
 #include "hwkv.h"
 #include "testing.h"
 
@@ -89,8 +90,8 @@ static void test_no_file(void) {
 // impossible arguments
 //
 
-static const int32_t codebook[] = { 64, HWKV_FULL };
-static const int32_t windows[]  = { 64 };
+static const struct hwkv_entry codebook[] = { WINDOW(64), WINDOW(HWKV_FULL) };
+static const int32_t           entries[]  = { 0 };
 
 // 1 layer, 1 head, no point
 static struct hwkv_policy * make_empty(void) {
@@ -115,7 +116,7 @@ static struct hwkv_policy * make_empty(void) {
 
 static struct hwkv_policy * make_policy(void) {
     struct hwkv_policy * policy = make_empty();
-    const struct hwkv_point_params point = { .name = "p", .method = "uniform", .windows = windows };
+    const struct hwkv_point_params point = { .name = "p", .method = "uniform", .entries = entries };
     CHECK_ERR(hwkv_policy_add_point(policy, &point, NULL), 0);
     return policy;
 }
@@ -262,7 +263,7 @@ static void test_texts(void) {
         char what[64];
         snprintf(what, sizeof(what), "text %zu", i);
         struct hwkv_policy * p = make_policy();
-        const struct hwkv_point_params point = { .name = texts[i], .method = texts[i], .windows = windows };
+        const struct hwkv_point_params point = { .name = texts[i], .method = texts[i], .entries = entries };
         hwkv_policy_add_point(p, &point, NULL);
         check_readable(p, what);
         struct hwkv_calibration calib = { .seed = 0, .n_seq = 1, .n_query = 1 };
@@ -292,9 +293,9 @@ static void test_byte_overflow(void) {
     params.type_v     = HWKV_TYPE_F32;
     static int32_t full[N_UNIT];
     for (int32_t i = 0; i < N_UNIT; i++) {
-        full[i] = HWKV_FULL;
+        full[i] = 1;
     }
-    const struct hwkv_point_params point = { .name = "p", .method = "full", .windows = full };
+    const struct hwkv_point_params point = { .name = "p", .method = "full", .entries = full };
     struct hwkv_policy * p = NULL;
     int status = hwkv_policy_init(&p, &params, NULL);
     if (status == 0) {

@@ -126,7 +126,7 @@ static void check_same_point(const struct hwkv_policy * p, const struct hwkv_poi
     int32_t n_codebook = 0;
     hwkv_policy_codebook(p, &n_codebook);
     const size_t n_unit = (size_t) hwkv_policy_n_unit(p);
-    CHECK(memcmp(a->windows, b->windows, n_unit * sizeof(*a->windows)) == 0);
+    CHECK(memcmp(a->entries, b->entries, n_unit * sizeof(*a->entries)) == 0);
     CHECK(!a->scores == !b->scores);
     if (a->scores && b->scores) {
         CHECK(memcmp(a->scores, b->scores, n_unit * (size_t) n_codebook * sizeof(*a->scores)) == 0);
@@ -155,8 +155,8 @@ static void check_same_policy(const struct hwkv_policy * a, const struct hwkv_po
 
     int32_t na = 0;
     int32_t nb = 0;
-    const int32_t * ca = hwkv_policy_codebook(a, &na);
-    const int32_t * cb = hwkv_policy_codebook(b, &nb);
+    const struct hwkv_entry * ca = hwkv_policy_codebook(a, &na);
+    const struct hwkv_entry * cb = hwkv_policy_codebook(b, &nb);
     CHECK(na == nb && memcmp(ca, cb, (size_t) na * sizeof(*ca)) == 0);
 
     const struct hwkv_calibration * la = hwkv_policy_calibration(a);
@@ -287,8 +287,8 @@ static void test_calibrated_values(void) {
     CHECK(hwkv_policy_n_unit(p) == 4 && hwkv_policy_unit(p, 1, 1) == 3);
 
     int32_t n = 0;
-    const int32_t * codebook = hwkv_policy_codebook(p, &n);
-    CHECK(n == 3 && codebook[0] == 256 && codebook[1] == 1024 && codebook[2] == HWKV_FULL);
+    const struct hwkv_entry * codebook = hwkv_policy_codebook(p, &n);
+    CHECK(n == 3 && codebook[0].window == 256 && codebook[1].window == 1024 && codebook[2].window == HWKV_FULL);
 
     const struct hwkv_point * point = hwkv_policy_point(p, 0);
     CHECK(hwkv_policy_n_point(p) == 2 && hwkv_policy_selected(p) == 0);
@@ -296,7 +296,7 @@ static void test_calibrated_values(void) {
     CHECK(point->tau == 0.95 && point->method[0] == '\0');
     CHECK(point->retention == 0.34375 && point->min_score == 0.9501);
     CHECK_EQ_INT(point->bytes, 585728);
-    CHECK(point->windows[0] == 256 && point->windows[1] == 1024 && point->windows[2] == HWKV_FULL && point->windows[3] == 256);
+    CHECK(point->entries[0] == 0 && point->entries[1] == 1 && point->entries[2] == 2 && point->entries[3] == 0);
     CHECK(point->scores[0] == 0.96 && point->scores[3] == 0.5 && point->scores[7] == 0.9 && point->scores[9] == 0.9501);
     CHECK_STR(point->validation, "{\"perplexity\":16.1,\"kl\":0.005,\"notes\":[\"held-out\",null,true]}");
     CHECK_STR(hwkv_policy_point(p, 1)->validation, "{}");

@@ -2,6 +2,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 
+#include "entries.h"
 #include "hwkv.h"
 #include "testing.h"
 
@@ -17,8 +18,8 @@ static double now_ms(void) {
     return 1e3 * (double) t.tv_sec + 1e-6 * (double) t.tv_nsec;
 }
 
-static struct hwkv_policy * make_large(const int32_t * windows, const double * scores) {
-    static const int32_t codebook[N_CODE] = { 8192, 16384, 32768, HWKV_FULL };
+static struct hwkv_policy * make_large(const int32_t * entries, const double * scores) {
+    static const struct hwkv_entry codebook[N_CODE] = { WINDOW(8192), WINDOW(16384), WINDOW(32768), WINDOW(HWKV_FULL) };
     struct hwkv_geometry geo;
     CHECK_EQ_INT(hwkv_geometry_init(&geo, N_LAYER, NULL), 0);
     snprintf(geo.architecture, sizeof(geo.architecture), "llama");
@@ -34,14 +35,14 @@ static struct hwkv_policy * make_large(const int32_t * windows, const double * s
     struct hwkv_policy * policy = NULL;
     CHECK_EQ_INT(hwkv_policy_init(&policy, &params, NULL), 0);
     hwkv_geometry_free(&geo);
-    const struct hwkv_point_params point = { .name = "p", .method = "seeded", .windows = windows, .scores = scores };
+    const struct hwkv_point_params point = { .name = "p", .method = "seeded", .entries = entries, .scores = scores };
     CHECK_EQ_INT(hwkv_policy_add_point(policy, &point, NULL), 0);
     return policy;
 }
 
 struct load {
     const char    * text;
-    const int32_t * windows;
+    const int32_t * entries;
     int             n_wrong;
 };
 
@@ -50,18 +51,18 @@ static void * load_often(void * arg) {
     for (int i = 0; i < 4; i++) {
         struct hwkv_policy * policy = NULL;
         load->n_wrong += hwkv_policy_parse(&policy, load->text, strlen(load->text), NULL) != 0 ||
-                         memcmp(hwkv_policy_point(policy, 0)->windows, load->windows, N_LAYER * N_HEAD * sizeof(*load->windows)) != 0;
+                         memcmp(hwkv_policy_point(policy, 0)->entries, load->entries, N_LAYER * N_HEAD * sizeof(*load->entries)) != 0;
         hwkv_policy_free(policy);
     }
     return NULL;
 }
 
 // cJSON's allocator is global, ours must keep the threads apart
-static void test_large__two_threads(const int32_t * windows) {
-    struct hwkv_policy * policy = make_large(windows, NULL);
+static void test_large__two_threads(const int32_t * entries) {
+    struct hwkv_policy * policy = make_large(entries, NULL);
     char * text = NULL;
     CHECK_EQ_INT(hwkv_policy_print(&text, policy, NULL), 0);
-    struct load loads[2] = { { text, windows, 0 }, { text, windows, 0 } };
+    struct load loads[2] = { { text, entries, 0 }, { text, entries, 0 } };
     pthread_t thread;
     CHECK_EQ_INT(pthread_create(&thread, NULL, load_often, &loads[0]), 0);
     load_often(&loads[1]);
@@ -72,8 +73,8 @@ static void test_large__two_threads(const int32_t * windows) {
     hwkv_policy_free(policy);
 }
 
-static void run(const char * what, const int32_t * windows, const double * scores) {
-    struct hwkv_policy * policy = make_large(windows, scores);
+static void run(const char * what, const int32_t * entries, const double * scores) {
+    struct hwkv_policy * policy = make_large(entries, scores);
     char * text = NULL;
     double t0 = now_ms();
     CHECK_EQ_INT(hwkv_policy_print(&text, policy, NULL), 0);
@@ -93,7 +94,7 @@ static void run(const char * what, const int32_t * windows, const double * score
     CHECK_EQ_INT(hwkv_plan_init(&plan, again, 0, &params, NULL), 0);
     const double t_plan = now_ms() - t0;
     if (again && plan) {
-        CHECK(memcmp(hwkv_policy_point(again, 0)->windows, windows, N_LAYER * N_HEAD * sizeof(*windows)) == 0);
+        CHECK(memcmp(hwkv_policy_point(again, 0)->entries, entries, N_LAYER * N_HEAD * sizeof(*entries)) == 0);
         CHECK_EQ_INT(hwkv_plan_n_group(plan), N_CODE);
         CHECK(hwkv_plan_size(plan) < hwkv_plan_size_plain(plan));
     }
@@ -105,21 +106,20 @@ static void run(const char * what, const int32_t * windows, const double * score
 }
 
 int main(void) {
-    static const int32_t choice[N_CODE] = { 8192, 16384, 32768, HWKV_FULL };
-    int32_t * windows = malloc(N_LAYER * N_HEAD * sizeof(*windows));
+    int32_t * entries = malloc(N_LAYER * N_HEAD * sizeof(*entries));
     double  * scores  = malloc(N_LAYER * N_HEAD * N_CODE * sizeof(*scores));
     uint32_t  state   = 1;
     for (int i = 0; i < N_LAYER * N_HEAD; i++) {
         state = state * 1664525u + 1013904223u;
-        windows[i] = choice[state >> 30];
+        entries[i] = (int32_t) (state >> 30);
         for (int c = 0; c < N_CODE; c++) {
             scores[i * N_CODE + c] = c == N_CODE - 1 ? 1.0 : (state >> (4 * c) & 1023) / 1023.0;
         }
     }
-    run("windows", windows, NULL);
-    run("windows and scores", windows, scores);
-    test_large__two_threads(windows);
-    free(windows);
+    run("windows", entries, NULL);
+    run("windows and scores", entries, scores);
+    test_large__two_threads(entries);
+    free(entries);
     free(scores);
     return testing_result();
 }

@@ -5,15 +5,15 @@
 
 #include "policy-fixture.h"
 
-static const int32_t mixed[5] = { 256, HWKV_FULL, 1024, 256, HWKV_FULL };
-static const int32_t all_full[5] = { HWKV_FULL, HWKV_FULL, HWKV_FULL, HWKV_FULL, HWKV_FULL };
+static const int32_t mixed[5]    = { W256, FULL, W1024, W256, FULL };
+static const int32_t all_full[5] = { FULL, FULL, FULL, FULL, FULL };
 
 static void check_group(const struct hwkv_plan * plan, int32_t ig, int32_t window, int32_t n_layer, int32_t n_head, uint32_t n_cells,
                         uint64_t k_size, uint64_t v_size) {
     const struct hwkv_group * g = hwkv_plan_group(plan, ig);
     CHECK(g != NULL);
     if (g) {
-        CHECK_EQ_INT(g->window, window);
+        CHECK_EQ_INT(g->entry.window, window);
         CHECK_EQ_INT(g->n_layer, n_layer);
         CHECK_EQ_INT(g->n_head, n_head);
         CHECK_EQ_INT(g->n_cells, n_cells);
@@ -22,9 +22,9 @@ static void check_group(const struct hwkv_plan * plan, int32_t ig, int32_t windo
     }
 }
 
-static struct hwkv_plan * make_plan(const int32_t windows[5], const struct hwkv_plan_params * params) {
+static struct hwkv_plan * make_plan(const int32_t entries[5], const struct hwkv_plan_params * params) {
     struct hwkv_policy * policy = fixture_policy(4);
-    fixture_add(policy, "p", windows);
+    fixture_add(policy, "p", entries);
     struct hwkv_plan * plan = NULL;
     struct hwkv_error err = { 0 };
     CHECK_EQ_INT(hwkv_plan_init(&plan, policy, 0, params, &err), 0);
@@ -50,6 +50,11 @@ static void test_plan__one_sequence(void) {
     check_group(plan, 2, 1024, 1, 1, 1088, 1088 * 256, 1088 * 128);
     CHECK_EQ_INT(hwkv_plan_size(plan), 8192 * 640 + 320 * 640 + 1088 * 384);
     CHECK_EQ_INT(hwkv_plan_size_plain(plan), 13631488);
+    CHECK(!hwkv_plan_is_plain(plan));
+    for (int32_t ig = 0; ig < 3; ig++) {
+        CHECK_EQ_INT(hwkv_plan_group(plan, ig)->entry.type_k, HWKV_TYPE_F16); // settled
+        CHECK_EQ_INT(hwkv_plan_group(plan, ig)->entry.type_v, HWKV_TYPE_F16);
+    }
 
     int32_t n = 0;
     const int32_t * heads = hwkv_plan_heads(plan, 0, 0, &n);
@@ -120,8 +125,15 @@ static void test_plan__all_full_is_the_plain_cache(void) {
         struct hwkv_plan * plan = make_plan(all_full, &params);
         CHECK_EQ_INT(hwkv_plan_n_group(plan), 1);
         CHECK_EQ_INT(hwkv_plan_size(plan), hwkv_plan_size_plain(plan));
+        CHECK(hwkv_plan_is_plain(plan));
         hwkv_plan_free(plan);
     }
+    // windows that the context does not reach come to the same
+    params.n_ctx = 256;
+    struct hwkv_plan * plan = make_plan(mixed, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 1);
+    CHECK(hwkv_plan_is_plain(plan));
+    hwkv_plan_free(plan);
 }
 
 // Without flash attention llama.cpp pads V of every layer to the widest, 3 x 64 here: layer 3 takes 384 bytes V instead
@@ -152,6 +164,139 @@ static void test_plan__quantised(void) {
     check_group(plan, 0, HWKV_FULL, 2, 2, 8192, 8192 * (68 + 136), 8192 * (68 + 68));
     check_group(plan, 1, 256, 2, 2, 512, 512 * (68 + 136), 512 * (68 + 68)); // 256 + 64, padded
     check_group(plan, 2, 1024, 1, 1, 1280, 1280 * 136, 1280 * 68);
+    hwkv_plan_free(plan);
+}
+
+//
+// entries with types of their own
+//
+
+enum { A256, Q256, B256, A1024, QFULL, AFULL }; // A: the cache's types, Q: q8_0 for both, B: q4_0 for V alone
+
+static const struct hwkv_entry typed[6] = {
+    WINDOW(256), { 256, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0 }, { 256, HWKV_TYPE_CACHE, HWKV_TYPE_Q4_0 }, WINDOW(1024),
+    { HWKV_FULL, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0 }, WINDOW(HWKV_FULL),
+};
+
+static int init_typed(struct hwkv_plan ** plan, const int32_t entries[5], const struct hwkv_plan_params * params, struct hwkv_error * err) {
+    const struct hwkv_geometry geo = fixture_geometry();
+    struct hwkv_policy_params policy_params = hwkv_policy_params_default();
+    policy_params.geometry   = &geo;
+    policy_params.context    = 8192;
+    policy_params.codebook   = typed;
+    policy_params.n_codebook = 6;
+    struct hwkv_policy * policy = NULL;
+    CHECK_EQ_INT(hwkv_policy_init(&policy, &policy_params, NULL), 0);
+    fixture_add(policy, "p", entries);
+    const int status = hwkv_plan_init(plan, policy, 0, params, err);
+    hwkv_policy_free(policy);
+    return status;
+}
+
+static struct hwkv_plan * make_typed(const int32_t entries[5], const struct hwkv_plan_params * params) {
+    struct hwkv_plan * plan = NULL;
+    CHECK_EQ_INT(init_typed(&plan, entries, params, NULL), 0);
+    return plan;
+}
+
+static void check_types(const struct hwkv_plan * plan, int32_t ig, enum hwkv_type type_k, enum hwkv_type type_v) {
+    CHECK_EQ_INT(hwkv_plan_group(plan, ig)->entry.type_k, type_k);
+    CHECK_EQ_INT(hwkv_plan_group(plan, ig)->entry.type_v, type_v);
+}
+
+// A head of layer 3 takes 128 bytes K and V a cell in f16, 68 in q8_0; one of layer 7 256 and 128 in f16, 136 and 68 in q8_0.
+static void test_plan__two_full_groups(void) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx = 8192;
+    struct hwkv_plan * plan = make_typed((const int32_t[5]) { AFULL, QFULL, QFULL, AFULL, AFULL }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 2);
+    check_group(plan, 0, HWKV_FULL, 2, 2, 8192, 8192 * (68 + 136), 8192 * (68 + 68)); // as the codebook has them
+    check_types(plan, 0, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0);
+    check_group(plan, 1, HWKV_FULL, 2, 3, 8192, 8192 * (128 + 2 * 256), 8192 * 3 * 128);
+    check_types(plan, 1, HWKV_TYPE_F16, HWKV_TYPE_F16);
+    CHECK_EQ_INT(hwkv_plan_group_of(plan, 0, 1), 0);
+    CHECK_EQ_INT(hwkv_plan_group_of(plan, 1, 2), 1);
+    CHECK(!hwkv_plan_is_plain(plan));
+    hwkv_plan_free(plan);
+
+    // one full group, but not of the cache's types
+    plan = make_typed((const int32_t[5]) { QFULL, QFULL, QFULL, QFULL, QFULL }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 1);
+    CHECK(!hwkv_plan_is_plain(plan));
+    hwkv_plan_free(plan);
+
+    // a q8_0 cache makes them the same, and stock
+    params.type_k = HWKV_TYPE_Q8_0;
+    params.type_v = HWKV_TYPE_Q8_0;
+    plan = make_typed((const int32_t[5]) { AFULL, QFULL, QFULL, AFULL, AFULL }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 1);
+    CHECK(hwkv_plan_is_plain(plan));
+    CHECK_EQ_INT(hwkv_plan_size(plan), hwkv_plan_size_plain(plan));
+    hwkv_plan_free(plan);
+}
+
+static void test_plan__equal_windows_of_different_types(void) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx = 8192;
+    struct hwkv_plan * plan = make_typed((const int32_t[5]) { B256, A256, Q256, A256, A1024 }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 4);
+    check_group(plan, 0, 256, 2, 2, 320, 320 * (128 + 256), 320 * (128 + 128));
+    check_types(plan, 0, HWKV_TYPE_F16, HWKV_TYPE_F16);
+    check_group(plan, 1, 256, 1, 1, 320, 320 * 136, 320 * 68);
+    check_types(plan, 1, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0);
+    check_group(plan, 2, 256, 1, 1, 320, 320 * 128, 320 * 36);
+    check_types(plan, 2, HWKV_TYPE_F16, HWKV_TYPE_Q4_0);
+    check_group(plan, 3, 1024, 1, 1, 1088, 1088 * 256, 1088 * 128);
+    hwkv_plan_free(plan);
+
+    // a cache with a q4_0 V makes two of them one
+    params.type_v = HWKV_TYPE_Q4_0;
+    plan = make_typed((const int32_t[5]) { B256, A256, Q256, A256, A1024 }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 3);
+    check_group(plan, 0, 256, 2, 3, 320, 320 * (2 * 128 + 256), 320 * 3 * 36);
+    check_types(plan, 0, HWKV_TYPE_F16, HWKV_TYPE_Q4_0);
+    hwkv_plan_free(plan);
+}
+
+// At a context of 512 a window of 1024 is full, at 256 all are: entries share a group where window and types come to the same.
+static void test_plan__collapse_at_a_small_context(void) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx = 512;
+    struct hwkv_plan * plan = make_typed((const int32_t[5]) { A1024, AFULL, QFULL, Q256, A256 }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 4);
+    check_group(plan, 0, HWKV_FULL, 1, 2, 512, 512 * 2 * 128, 512 * 2 * 128); // 1024 comes before full in the codebook
+    check_types(plan, 0, HWKV_TYPE_F16, HWKV_TYPE_F16);
+    check_group(plan, 1, HWKV_FULL, 1, 1, 512, 512 * 136, 512 * 68);
+    check_group(plan, 2, 256, 1, 1, 320, 320 * 256, 320 * 128);
+    check_group(plan, 3, 256, 1, 1, 320, 320 * 136, 320 * 68);
+    hwkv_plan_free(plan);
+    params.n_ctx = 256;
+    plan = make_typed((const int32_t[5]) { A1024, AFULL, QFULL, Q256, A256 }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 2);
+    check_group(plan, 0, HWKV_FULL, 2, 3, 256, 256 * (2 * 128 + 256), 256 * 3 * 128);
+    check_group(plan, 1, HWKV_FULL, 1, 2, 256, 256 * 2 * 136, 256 * 2 * 68);
+    CHECK(!hwkv_plan_is_plain(plan));
+    hwkv_plan_free(plan);
+}
+
+// Own types may be wider than the cache's, and may not be quantised where V cannot be.
+static void test_plan__own_types_and_the_cache(void) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    struct hwkv_plan * plan = NULL;
+    struct hwkv_error err = { 0 };
+    params.n_ctx  = 8192;
+    params.type_k = HWKV_TYPE_Q4_0;
+    params.type_v = HWKV_TYPE_Q4_0;
+    plan = make_typed((const int32_t[5]) { QFULL, QFULL, QFULL, QFULL, QFULL }, &params);
+    CHECK(hwkv_plan_size(plan) > hwkv_plan_size_plain(plan));
+    hwkv_plan_free(plan);
+
+    params = hwkv_plan_params_default();
+    params.flash_attn = false;
+    CHECK_ERR(init_typed(&plan, (const int32_t[5]) { AFULL, AFULL, B256, AFULL, AFULL }, &params, &err), HWKV_ERR_VALUE);
+    CHECK_STR(err.msg, "found V cache type q4_0 without flash attention, expected f32, f16 or bf16");
+    CHECK(plan == NULL);
+    plan = make_typed((const int32_t[5]) { AFULL, A256, A256, AFULL, AFULL }, &params); // nobody uses those that could not be
     hwkv_plan_free(plan);
 }
 
@@ -193,15 +338,15 @@ static void test_plan__refuses(void) {
 // order, heads ascending.
 static void test_plan__many_groups(void) {
     enum { N_HEAD = 256, N_CODE = 64 };
-    int32_t  codebook[N_CODE];
-    int32_t  windows[N_HEAD];
+    struct hwkv_entry codebook[N_CODE];
+    int32_t  entries[N_HEAD];
     uint32_t state = 7;
     for (int i = 0; i < N_CODE; i++) {
-        codebook[i] = i == N_CODE - 1 ? HWKV_FULL : 16 * (i + 1);
+        codebook[i] = hwkv_entry_of_window(i == N_CODE - 1 ? HWKV_FULL : 16 * (i + 1));
     }
     for (int i = 0; i < N_HEAD; i++) {
         state = state * 1664525u + 1013904223u;
-        windows[i] = codebook[(state >> 24) % N_CODE / 3 * 3]; // two thirds of the entries stay unused
+        entries[i] = (int32_t) (state >> 24) % N_CODE / 3 * 3; // two thirds of the entries stay unused
     }
     struct hwkv_layer layer = { 0, N_HEAD, N_HEAD, 64, 64 };
     struct hwkv_geometry geo = { .n_layer = 1, .n_full = 1, .layers = &layer };
@@ -212,7 +357,7 @@ static void test_plan__many_groups(void) {
     policy_params.n_codebook = N_CODE;
     struct hwkv_policy * policy = NULL;
     CHECK_EQ_INT(hwkv_policy_init(&policy, &policy_params, NULL), 0);
-    const struct hwkv_point_params point = { .name = "p", .method = "drawn", .windows = windows };
+    const struct hwkv_point_params point = { .name = "p", .method = "drawn", .entries = entries };
     CHECK_EQ_INT(hwkv_policy_add_point(policy, &point, NULL), 0);
 
     struct hwkv_plan_params params = hwkv_plan_params_default();
@@ -222,13 +367,14 @@ static void test_plan__many_groups(void) {
     int32_t n_seen = 0;
     for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ig++) {
         const struct hwkv_group * g = hwkv_plan_group(plan, ig);
-        CHECK(ig == 0 ? g->window == HWKV_FULL : g->window < 512);
-        CHECK(ig < 2 || g->window > hwkv_plan_group(plan, ig - 1)->window);
+        CHECK(ig == 0 ? g->entry.window == HWKV_FULL : g->entry.window < 512);
+        CHECK(ig < 2 || g->entry.window > hwkv_plan_group(plan, ig - 1)->entry.window);
         int32_t n = 0;
         const int32_t * heads = hwkv_plan_heads(plan, ig, 0, &n);
         CHECK(n > 0 && n == g->n_head);
         for (int32_t i = 0; i < n; i++) {
-            CHECK_EQ_INT(windows[heads[i]] >= 512 ? HWKV_FULL : windows[heads[i]], g->window);
+            const int32_t window = codebook[entries[heads[i]]].window;
+            CHECK_EQ_INT(window >= 512 ? HWKV_FULL : window, g->entry.window);
             CHECK(i == 0 || heads[i] > heads[i - 1]);
             CHECK_EQ_INT(hwkv_plan_group_of(plan, 0, heads[i]), ig);
         }
@@ -248,6 +394,10 @@ int main(void) {
     test_plan__without_flash_attention();
     test_plan__quantised();
     test_plan__many_groups();
+    test_plan__two_full_groups();
+    test_plan__equal_windows_of_different_types();
+    test_plan__collapse_at_a_small_context();
+    test_plan__own_types_and_the_cache();
     test_plan__refuses();
     return testing_result();
 }

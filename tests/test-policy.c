@@ -3,8 +3,8 @@
 
 #include "policy-fixture.h"
 
-static const int32_t windows_a[5] = { 256, HWKV_FULL, 1024, 4096, HWKV_FULL };
-static const int32_t windows_b[5] = { 1024, HWKV_FULL, 1024, 4096, HWKV_FULL };
+static const int32_t entries_a[5] = { W256, FULL, W1024, W4096, FULL };
+static const int32_t entries_b[5] = { W1024, FULL, W1024, W4096, FULL };
 
 static const double scores_a[20] = {
     0.991, 0.995, 0.999, 1, 0.1, 0.2, 0.3, 1, 0.9, 0.98, 0.99, 1, 0.5, 0.6, 0.985, 1, 0.1, 0.2, 0.3, 1,
@@ -13,10 +13,10 @@ static const double scores_a[20] = {
 static struct hwkv_policy * make_policy(void) {
     struct hwkv_policy * p = fixture_policy(4);
     const struct hwkv_point_params a = {
-        .name = "tau 0.98", .tau = 0.98, .windows = windows_a, .scores = scores_a, .validation = "{\"kl\": 0.0051}",
+        .name = "tau 0.98", .tau = 0.98, .entries = entries_a, .scores = scores_a, .validation = "{\"kl\": 0.0051}",
     };
     CHECK_EQ_INT(hwkv_policy_add_point(p, &a, NULL), 0);
-    fixture_add(p, "by \"hand\"\n\xc3\xa9", windows_b);
+    fixture_add(p, "by \"hand\"\n\xc3\xa9", entries_b);
     struct hwkv_calibration c = { .text = "wiki", .seed = 42, .n_seq = 2, .n_query = 256, .query_rule = "last-quarter", .tool = "test" };
     memset(c.text_sha256, 'a', 64);
     CHECK_EQ_INT(hwkv_policy_set_calibration(p, &c, NULL), 0);
@@ -48,7 +48,7 @@ static void test_policy__finds_points_by_name_and_number(void) {
     CHECK_EQ_INT(hwkv_policy_find_point(p, "1x"), -1);
     CHECK_EQ_INT(hwkv_policy_find_point(p, ""), -1);
     CHECK_EQ_INT(hwkv_policy_find_point(p, "99999999999999999999"), -1);
-    fixture_add(p, "0", windows_b); // a name wins over a number
+    fixture_add(p, "0", entries_b); // a name wins over a number
     CHECK_EQ_INT(hwkv_policy_find_point(p, "0"), 2);
     hwkv_policy_free(p);
 }
@@ -71,7 +71,7 @@ static void test_policy__tells_the_points_there_are(void) {
     char name[64];
     for (int i = 0; i < 30; i++) {
         snprintf(name, sizeof(name), "a point with a name that is long, number %d", i);
-        fixture_add(p, name, windows_b);
+        fixture_add(p, name, entries_b);
     }
     memset(name, 'y', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
@@ -116,11 +116,14 @@ static void test_policy__survives_a_round_trip(void) {
 static void test_policy__refuses_bad_points(void) {
     struct hwkv_policy * p = fixture_policy(4);
     struct hwkv_error err;
-    const int32_t odd[5] = { 256, HWKV_FULL, 1000, 256, 256 };
-    struct hwkv_point_params point = { .name = "a", .method = "m", .windows = odd };
+    int32_t odd[5] = { W256, FULL, 4, W256, W256 };
+    struct hwkv_point_params point = { .name = "a", .method = "m", .entries = odd };
     CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_VALUE);
     CHECK_STR(err.path, "$.operating_points[0].windows[1][0]");
-    point.windows = windows_a;
+    CHECK_STR(err.msg, "found entry 4, expected one of the codebook's 4");
+    odd[2] = -1;
+    CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_VALUE);
+    point.entries = entries_a;
     point.tau     = 0.5; // and a method
     CHECK_ERR(hwkv_policy_add_point(p, &point, &err), HWKV_ERR_VALUE);
     point.method = NULL;
@@ -152,12 +155,106 @@ static void test_policy__many_points(void) {
     char name[16];
     for (int i = 0; i < HWKV_POINT_MAX; i++) {
         snprintf(name, sizeof(name), "p%d", i);
-        fixture_add(p, name, windows_a);
+        fixture_add(p, name, entries_a);
     }
-    const struct hwkv_point_params point = { .name = "one more", .method = "m", .windows = windows_a };
+    const struct hwkv_point_params point = { .name = "one more", .method = "m", .entries = entries_a };
     CHECK_ERR(hwkv_policy_add_point(p, &point, NULL), HWKV_ERR_RANGE);
     CHECK_STR(hwkv_policy_point(p, 255)->name, "p255");
     hwkv_policy_free(p);
+}
+
+// Ids that files carry: they may not change when the library does.
+static void test_policy__keeps_content_ids(void) {
+    struct hwkv_policy * p = fixture_policy(4);
+    fixture_add(p, "p", entries_a);
+    const struct hwkv_point_params point = { .name = "tau 0.98", .tau = 0.98, .entries = entries_a };
+    CHECK_EQ_INT(hwkv_policy_add_point(p, &point, NULL), 0);
+    CHECK_STR(hwkv_policy_point(p, 0)->artifact_id, "b9a3e1f3bd953a3a527b3131fc229c373e320d9ec6844cab3955187fb634239a");
+    CHECK_STR(hwkv_policy_point(p, 1)->artifact_id, "ba8fdcbcc0eb555f9e5c2cebd1e9e0b60da5edb1257dc14e0f16d1e52e863700");
+    hwkv_policy_free(p);
+}
+
+static int init_codebook(struct hwkv_policy ** policy, const struct hwkv_entry * codebook, int32_t n, struct hwkv_error * err) {
+    const struct hwkv_geometry geo = fixture_geometry();
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry   = &geo;
+    params.context    = 8192;
+    params.codebook   = codebook;
+    params.n_codebook = n;
+    return hwkv_policy_init(policy, &params, err);
+}
+
+static void test_codebook__types_of_their_own(void) {
+    const struct hwkv_entry codebook[5] = {
+        WINDOW(256), { 256, HWKV_TYPE_Q8_0, HWKV_TYPE_CACHE }, { 256, HWKV_TYPE_Q8_0, HWKV_TYPE_Q4_0 },
+        WINDOW(HWKV_FULL), { HWKV_FULL, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0 },
+    };
+    struct hwkv_policy * p = NULL;
+    struct hwkv_error err = { 0 };
+    CHECK_EQ_INT(init_codebook(&p, codebook, 5, &err), 0);
+    const struct hwkv_point_params points[2] = {
+        { .name = "a", .method = "m", .entries = (const int32_t[5]) { 0, 1, 2, 3, 4 } },
+        { .name = "b", .method = "m", .entries = (const int32_t[5]) { 0, 0, 2, 3, 4 } },
+    };
+    CHECK_EQ_INT(hwkv_policy_add_point(p, &points[0], &err), 0);
+    CHECK_EQ_INT(hwkv_policy_add_point(p, &points[1], &err), 0);
+    // the same windows, but not the same content
+    CHECK(strcmp(hwkv_policy_point(p, 0)->artifact_id, hwkv_policy_point(p, 1)->artifact_id) != 0);
+    CHECK_EQ_INT(hwkv_policy_point(p, 0)->bytes, 256 * 256 + 256 * (68 + 128) + 256 * (136 + 36) + 8192 * 384 + 8192 * 204);
+    char * text = NULL;
+    CHECK_ERR(hwkv_policy_print(&text, p, &err), HWKV_ERR_VALUE);
+    CHECK_STR(err.path, "$.codebook[1]");
+    CHECK_STR(err.msg, "found types of an entry's own, expected none in a file of version 1");
+    CHECK(text == NULL);
+    hwkv_policy_free(p);
+}
+
+static void test_codebook__refuses(void) {
+    static const struct {
+        struct hwkv_entry codebook[4];
+        int32_t           n;
+        const char      * path;
+    } bad[] = {
+        { { WINDOW(256), WINDOW(256), WINDOW(HWKV_FULL) }, 3, "$.codebook[1]" },
+        { { { 256, HWKV_TYPE_F16, HWKV_TYPE_Q8_0 }, WINDOW(256), { 256, HWKV_TYPE_F16, HWKV_TYPE_Q8_0 }, WINDOW(HWKV_FULL) }, 4, "$.codebook[2]" },
+        { { WINDOW(512), { 256, HWKV_TYPE_F16, HWKV_TYPE_F16 }, WINDOW(HWKV_FULL) }, 3, "$.codebook[1]" },
+        { { WINDOW(0), WINDOW(HWKV_FULL) }, 2, "$.codebook[0]" },
+        { { WINDOW(-1), WINDOW(HWKV_FULL) }, 2, "$.codebook[0]" },
+        { { WINDOW(8192), WINDOW(HWKV_FULL) }, 2, "$.codebook[0]" },
+        { { WINDOW(HWKV_FULL), WINDOW(HWKV_FULL) }, 2, "$.codebook[1]" },
+        { { WINDOW(HWKV_FULL), WINDOW(256) }, 2, "$.codebook[0]" },
+        { { WINDOW(256) }, 1, "$.codebook" },
+        { { { HWKV_FULL, (enum hwkv_type) -2, HWKV_TYPE_CACHE } }, 1, "$.codebook[0]" },
+        { { { HWKV_FULL, HWKV_TYPE_CACHE, HWKV_TYPE_COUNT } }, 1, "$.codebook[0]" },
+        { { WINDOW(4), WINDOW(HWKV_FULL) }, 2, "$.sinks" },
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct hwkv_policy * p = NULL;
+        struct hwkv_error err = { 0 };
+        CHECK_ERR(init_codebook(&p, bad[i].codebook, bad[i].n, &err), HWKV_ERR_VALUE);
+        CHECK_STR(err.path, bad[i].path);
+        CHECK(p == NULL);
+    }
+    // blocks of 32 do not divide a head of 80
+    struct hwkv_layer layer = { 0, 1, 1, 80, 80 };
+    struct hwkv_geometry geo = { .n_layer = 1, .n_full = 1, .layers = &layer };
+    const struct hwkv_entry codebook[2] = { { 256, HWKV_TYPE_F16, HWKV_TYPE_Q8_0 }, WINDOW(HWKV_FULL) };
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry   = &geo;
+    params.context    = 8192;
+    params.codebook   = codebook;
+    params.n_codebook = 2;
+    struct hwkv_policy * p = NULL;
+    struct hwkv_error err = { 0 };
+    CHECK_ERR(hwkv_policy_init(&p, &params, &err), HWKV_ERR_VALUE);
+    CHECK_STR(err.path, "$.codebook[0]");
+    CHECK_STR(err.msg, "found f16 and q8_0, expected types whose blocks divide the head dims 80 and 80");
+    // a cache has types, whatever the entries say
+    params.codebook   = codebook + 1;
+    params.n_codebook = 1;
+    params.type_k     = HWKV_TYPE_CACHE;
+    CHECK_ERR(hwkv_policy_init(&p, &params, &err), HWKV_ERR_VALUE);
+    CHECK_STR(err.path, "$.cache_types");
 }
 
 static void check_mismatch(struct hwkv_geometry * model, const char * path) {
@@ -238,6 +335,9 @@ int main(void) {
     test_policy__survives_a_round_trip();
     test_policy__refuses_bad_points();
     test_policy__many_points();
+    test_policy__keeps_content_ids();
+    test_codebook__types_of_their_own();
+    test_codebook__refuses();
     test_match__other_geometry_is_an_error();
     test_match__other_types_warn();
     test_error__formats_one_line();

@@ -27,22 +27,21 @@ static void test_budget__floor_then_rate_then_order(void) {
 }
 
 static void test_binary__keeps_the_neediest_full(void) {
-    const int32_t codebook[3] = { 256, 1024, HWKV_FULL };
     // units x codebook; entry 0 decides
     const double scores[12] = { 0.9, 1, 1, 0.5, 1, 1, 0.7, 1, 1, 0.5, 1, 1 };
-    int32_t w[4];
-    CHECK_EQ_INT(hwkv_select_binary(w, scores, 4, codebook, 3, 0, 0.25, NULL), 0);
-    CHECK_EQ_INT(w[0], 256);
-    CHECK_EQ_INT(w[1], HWKV_FULL); // ties go to the lower unit
-    CHECK_EQ_INT(w[2], 256);
-    CHECK_EQ_INT(w[3], 256);
-    CHECK_EQ_INT(hwkv_select_binary(w, scores, 4, codebook, 3, 0, 0.75, NULL), 0);
-    CHECK_EQ_INT(w[0], 256);
-    CHECK_EQ_INT(w[1], HWKV_FULL);
-    CHECK_EQ_INT(w[2], HWKV_FULL);
-    CHECK_EQ_INT(w[3], HWKV_FULL);
-    CHECK_ERR(hwkv_select_binary(w, scores, 4, codebook, 3, 2, 0.5, NULL), HWKV_ERR_ARG);
-    CHECK_ERR(hwkv_select_binary(w, scores, 4, codebook, 3, 0, 1.5, NULL), HWKV_ERR_RANGE);
+    int32_t entries[4];
+    CHECK_EQ_INT(hwkv_select_binary(entries, scores, 4, 3, 0, 0.25, NULL), 0);
+    CHECK_EQ_INT(entries[0], 0);
+    CHECK_EQ_INT(entries[1], 2); // ties go to the lower unit
+    CHECK_EQ_INT(entries[2], 0);
+    CHECK_EQ_INT(entries[3], 0);
+    CHECK_EQ_INT(hwkv_select_binary(entries, scores, 4, 3, 0, 0.75, NULL), 0);
+    CHECK_EQ_INT(entries[0], 0);
+    CHECK_EQ_INT(entries[1], 2);
+    CHECK_EQ_INT(entries[2], 2);
+    CHECK_EQ_INT(entries[3], 2);
+    CHECK_ERR(hwkv_select_binary(entries, scores, 4, 3, 2, 0.5, NULL), HWKV_ERR_ARG);
+    CHECK_ERR(hwkv_select_binary(entries, scores, 4, 3, 0, 1.5, NULL), HWKV_ERR_RANGE);
 }
 
 int main(void) {

@@ -40,38 +40,64 @@ size_t hwkv_type_row_size(enum hwkv_type type, int64_t n) {
     return (size_t) (n / types[type].block) * (size_t) types[type].bytes;
 }
 
+//
+// entries
+//
+
+struct hwkv_entry hwkv_entry_of_window(int32_t window) {
+    return (struct hwkv_entry) { window, HWKV_TYPE_CACHE, HWKV_TYPE_CACHE };
+}
+
+struct hwkv_entry hwkv_entry_settle(const struct hwkv_entry * entry, const struct hwkv_cache * cache) {
+    return (struct hwkv_entry) {
+        .window = entry->window >= cache->n_ctx ? HWKV_FULL : entry->window,
+        .type_k = entry->type_k == HWKV_TYPE_CACHE ? cache->type_k : entry->type_k,
+        .type_v = entry->type_v == HWKV_TYPE_CACHE ? cache->type_v : entry->type_v,
+    };
+}
+
+bool hwkv_entry_has_types(const struct hwkv_entry * entry) {
+    return entry->type_k != HWKV_TYPE_CACHE || entry->type_v != HWKV_TYPE_CACHE;
+}
+
+//
+// what they cost
+//
+
 int64_t hwkv_retained(int32_t window, int64_t n_ctx) {
     return window == HWKV_FULL || window > n_ctx ? n_ctx : window;
 }
 
-uint64_t hwkv_cost_head(const struct hwkv_layer * layer, int32_t window, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v) {
-    const uint64_t row = hwkv_type_row_size(type_k, layer->head_dim_k) + hwkv_type_row_size(type_v, layer->head_dim_v);
-    return (uint64_t) hwkv_retained(window, n_ctx) * row;
+uint64_t hwkv_cost_head(const struct hwkv_layer * layer, const struct hwkv_entry * entry, const struct hwkv_cache * cache) {
+    const struct hwkv_entry settled = hwkv_entry_settle(entry, cache);
+    const uint64_t row = hwkv_type_row_size(settled.type_k, layer->head_dim_k) + hwkv_type_row_size(settled.type_v, layer->head_dim_v);
+    return (uint64_t) hwkv_retained(settled.window, cache->n_ctx) * row;
 }
 
-uint64_t hwkv_cost(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v) {
+uint64_t hwkv_cost(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache) {
+    const struct hwkv_entry full = hwkv_entry_of_window(HWKV_FULL);
     uint64_t total = 0;
     for (int32_t row = 0; row < geo->n_full; row++) {
         for (int32_t ih = 0; ih < geo->layers[row].n_head_kv; ih++) {
-            total += hwkv_cost_head(&geo->layers[row], windows ? *windows++ : HWKV_FULL, n_ctx, type_k, type_v);
+            total += hwkv_cost_head(&geo->layers[row], entries ? &codebook[*entries++] : &full, cache);
         }
     }
     return total;
 }
 
-double hwkv_retention(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx, enum hwkv_type type_k, enum hwkv_type type_v) {
-    const uint64_t full = hwkv_cost(geo, NULL, n_ctx, type_k, type_v);
-    return full == 0 ? 1.0 : (double) hwkv_cost(geo, windows, n_ctx, type_k, type_v) / (double) full;
+double hwkv_retention(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache) {
+    const uint64_t full = hwkv_cost(geo, NULL, NULL, cache);
+    return full == 0 ? 1.0 : (double) hwkv_cost(geo, codebook, entries, cache) / (double) full;
 }
 
-double hwkv_retention_query(const struct hwkv_geometry * geo, const int32_t * windows, int64_t n_ctx) {
+double hwkv_retention_query(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx) {
     double kept = 0.0;
     double all  = 0.0;
     for (int32_t row = 0; row < geo->n_full; row++) {
         const struct hwkv_layer * layer = &geo->layers[row];
         const double n_query = (double) layer->n_head / layer->n_head_kv;
         for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
-            kept += n_query * (double) hwkv_retained(*windows++, n_ctx);
+            kept += n_query * (double) hwkv_retained(entries ? codebook[*entries++].window : HWKV_FULL, n_ctx);
             all  += n_query * (double) n_ctx;
         }
     }

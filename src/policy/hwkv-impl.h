@@ -91,7 +91,7 @@ struct hwkv_policy {
     struct hwkv_geometry    geo;
     int32_t                 context;
     int32_t                 sinks;
-    int32_t                 codebook[HWKV_CODE_MAX];
+    struct hwkv_entry       codebook[HWKV_CODE_MAX];
     int32_t                 n_codebook;
     enum hwkv_type          type_k;
     enum hwkv_type          type_v;
@@ -106,8 +106,14 @@ struct hwkv_policy {
     char                    hash[65];
 };
 
-bool    hwkv_is_hex64(const char * text);
-int32_t hwkv_codebook_index(const struct hwkv_policy * policy, int32_t window); // -1 if it is not there
+bool              hwkv_is_hex64    (const char * text);
+struct hwkv_cache hwkv_policy_cache(const struct hwkv_policy * policy); // that its scores, retention and bytes refer to
+
+// hwkv-cost.c
+
+// The entry as a cache takes it: full where the window is not below the context, the cache's types where they were left open.
+struct hwkv_entry hwkv_entry_settle   (const struct hwkv_entry * entry, const struct hwkv_cache * cache);
+bool              hwkv_entry_has_types(const struct hwkv_entry * entry); // of its own
 
 // hwkv-field.c: typed reading with JSON paths
 

@@ -1,4 +1,4 @@
-// What the runtime allocates for one operating point: window groups, their heads, cells and bytes.
+// What the runtime allocates for one operating point: groups of heads with the same entry, their cells and bytes.
 //
 // A finite group keeps, for every sequence that shares its cells, the window and the positions that may be taken back.
 // A batch that is larger than what is free is attended to beside them, so its size does not matter.
@@ -18,6 +18,7 @@ struct hwkv_plan {
     uint32_t            n_stream;
     uint32_t            n_ctx_seq;
     uint64_t            size_plain;
+    bool                is_plain;
 };
 
 struct hwkv_plan_params hwkv_plan_params_default(void) {
@@ -47,6 +48,14 @@ static int64_t widest_v(const struct hwkv_geometry * geo, const struct hwkv_plan
     return width_max;
 }
 
+// Without flash attention V is stored transposed, which blocks cannot be.
+static int validate_type_v(enum hwkv_type type, const struct hwkv_plan_params * p, struct hwkv_error * err) {
+    if (!p->flash_attn && type > HWKV_TYPE_BF16) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, NULL, "found V cache type %s without flash attention, expected f32, f16 or bf16", hwkv_type_name(type));
+    }
+    return 0;
+}
+
 static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_plan_params * p, struct hwkv_error * err) {
     if (p->n_ctx < 1 || p->n_ctx > INT32_MAX - 256) {
         return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found n_ctx %u, expected 1 to %d", p->n_ctx, INT32_MAX - 256);
@@ -61,8 +70,9 @@ static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_p
     if ((int) p->type_v < 0 || p->type_v >= HWKV_TYPE_COUNT || (int) p->type_k < 0 || p->type_k >= HWKV_TYPE_COUNT) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found unknown cache types %d and %d", (int) p->type_k, (int) p->type_v);
     }
-    if (!p->flash_attn && p->type_v > HWKV_TYPE_BF16) {
-        return hwkv_fail(err, HWKV_ERR_VALUE, NULL, "found V cache type %s without flash attention, expected f32, f16 or bf16", hwkv_type_name(p->type_v));
+    const int status = validate_type_v(p->type_v, p, err);
+    if (status) {
+        return status;
     }
     const double width_v = (double) widest_v(geo, p);
     double bytes = 0.0;
@@ -101,41 +111,46 @@ static uint64_t plain_size(const struct hwkv_plan * plan, const struct hwkv_geom
     return bytes * plan->n_ctx_seq * plan->n_stream;
 }
 
-// Place of a window in the order of the groups: 0 for full, then ascending.
-static int32_t window_rank(const struct hwkv_policy * policy, int32_t window, uint32_t n_ctx_seq) {
-    if ((uint32_t) window >= n_ctx_seq) {
-        return 0;
-    }
-    int32_t rank = 1;
-    for (int32_t i = 0; i < policy->n_codebook; i++) {
-        rank += policy->codebook[i] < window;
-    }
-    return rank;
+static bool is_same_entry(const struct hwkv_entry * a, const struct hwkv_entry * b) {
+    return a->window == b->window && a->type_k == b->type_k && a->type_v == b->type_v;
 }
 
-// Full first, then ascending windows; entries that no head uses make no group.
-static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * policy, const int32_t * windows, const struct hwkv_plan_params * p) {
+// The group of an entry, which is made if there is none yet.
+static int32_t group_of_entry(struct hwkv_plan * plan, const struct hwkv_entry * entry, const struct hwkv_plan_params * p) {
+    for (int32_t ig = 0; ig < plan->n_group; ig++) {
+        if (is_same_entry(&plan->groups[ig].entry, entry)) {
+            return ig;
+        }
+    }
+    plan->groups[plan->n_group] = (struct hwkv_group) { .entry = *entry, .n_cells = group_cells(plan, entry->window, p) };
+    return plan->n_group++;
+}
+
+// Full first, then ascending windows, as they stand in the codebook. Entries that no head uses make no group, and those that
+// come to the same in this cache share one.
+static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * policy, const int32_t * entries, const struct hwkv_plan_params * p) {
+    const struct hwkv_cache cache = { plan->n_ctx_seq, p->type_k, p->type_v };
     const int32_t n_unit = hwkv_policy_n_unit(policy);
-    int32_t group[HWKV_CODE_MAX]; // of a rank
+    int32_t group[HWKV_CODE_MAX] = { 0 }; // of an entry
     bool    used [HWKV_CODE_MAX] = { false };
     for (int32_t u = 0; u < n_unit; u++) {
-        plan->group_of[u] = window_rank(policy, windows[u], plan->n_ctx_seq);
-        used[plan->group_of[u]] = true;
+        used[entries[u]] = true;
     }
-    for (int32_t rank = 0; rank < policy->n_codebook; rank++) {
-        const int32_t window = rank == 0 ? HWKV_FULL : policy->codebook[rank - 1];
-        group[rank] = plan->n_group;
-        if (used[rank]) {
-            plan->groups[plan->n_group++] = (struct hwkv_group) { .window = window, .n_cells = group_cells(plan, window, p) };
+    for (int finite = 0; finite < 2; finite++) {
+        for (int32_t ic = 0; ic < policy->n_codebook; ic++) {
+            const struct hwkv_entry entry = hwkv_entry_settle(&policy->codebook[ic], &cache);
+            if (used[ic] && finite == (entry.window != HWKV_FULL)) {
+                group[ic] = group_of_entry(plan, &entry, p);
+            }
         }
     }
     for (int32_t u = 0; u < n_unit; u++) {
-        plan->group_of[u] = group[plan->group_of[u]];
+        plan->group_of[u] = group[entries[u]];
     }
 }
 
 // The heads of every layer sorted by group, and what they add to the groups.
-static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
+static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo) {
     for (int32_t row = 0; row < geo->n_full; row++) {
         const struct hwkv_layer * l = &geo->layers[row];
         const int32_t * group_of = plan->group_of + plan->row_start[row];
@@ -153,8 +168,8 @@ static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo
             start[ig + 1] = start[ig] + count[ig];
             g->n_layer += count[ig] > 0;
             g->n_head  += count[ig];
-            g->k_size  += hwkv_type_row_size(p->type_k, (int64_t) count[ig] * l->head_dim_k) * rows;
-            g->v_size  += hwkv_type_row_size(p->type_v, (int64_t) count[ig] * l->head_dim_v) * rows;
+            g->k_size  += hwkv_type_row_size(g->entry.type_k, (int64_t) count[ig] * l->head_dim_k) * rows;
+            g->v_size  += hwkv_type_row_size(g->entry.type_v, (int64_t) count[ig] * l->head_dim_v) * rows;
         }
         for (int32_t ih = 0; ih < l->n_head_kv; ih++) {
             plan->heads[next[group_of[ih]]++] = ih;
@@ -178,6 +193,43 @@ static int plan_alloc(struct hwkv_plan * plan, const struct hwkv_policy * policy
     return 0;
 }
 
+static int fill_contexts(struct hwkv_plan * plan, const struct hwkv_plan_params * p, struct hwkv_error * err) {
+    const uint64_t n_ctx = pad_to(p->n_ctx, 256);
+    plan->n_stream  = p->kv_unified ? 1 : p->n_seq_max;
+    plan->n_ctx_seq = (uint32_t) pad_to(n_ctx / plan->n_stream, 256);
+    if (plan->n_ctx_seq == 0) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found %u sequences for %u cells, expected at least one cell each", p->n_seq_max, p->n_ctx);
+    }
+    if (p->n_rollback > plan->n_ctx_seq) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found a rollback of %u positions, expected at most the context of a sequence, %u",
+                         p->n_rollback, plan->n_ctx_seq);
+    }
+    return 0;
+}
+
+// What follows from the groups as a whole.
+static int fill_sizes(struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p, struct hwkv_error * err) {
+    bool own_types = false;
+    for (int32_t ig = 0; ig < plan->n_group; ig++) {
+        const struct hwkv_entry * entry = &plan->groups[ig].entry;
+        const int status = validate_type_v(entry->type_v, p, err);
+        if (status) {
+            return status;
+        }
+        own_types = own_types || entry->type_k != p->type_k || entry->type_v != p->type_v;
+    }
+    plan->size_plain = plain_size(plan, geo, p);
+    plan->is_plain   = plan->n_group == 1 && plan->groups[0].entry.window == HWKV_FULL && !own_types;
+    if (plan->is_plain) {
+        // nothing to do for us: the runtime keeps llama.cpp's own cache, padding included
+        plan->groups[0].v_size = plan->size_plain - plan->groups[0].k_size;
+    }
+    if (!own_types && hwkv_plan_size(plan) > plan->size_plain) {
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "the plan takes more than the plain cache");
+    }
+    return 0;
+}
+
 int hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, int32_t ip, const struct hwkv_plan_params * params,
                    struct hwkv_error * err) {
     if (!out) {
@@ -195,35 +247,19 @@ int hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, i
     if (!plan) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
+    plan->params = *params;
     status = plan_alloc(plan, policy, err);
+    if (status == 0) {
+        status = fill_contexts(plan, params, err);
+    }
+    if (status == 0) {
+        fill_groups(plan, policy, policy->points[ip].entries, params);
+        fill_heads(plan, &policy->geo);
+        status = fill_sizes(plan, &policy->geo, params, err);
+    }
     if (status) {
         hwkv_plan_free(plan);
         return status;
-    }
-    plan->params = *params;
-    const uint64_t n_ctx = pad_to(params->n_ctx, 256);
-    plan->n_stream  = params->kv_unified ? 1 : params->n_seq_max;
-    plan->n_ctx_seq = (uint32_t) pad_to(n_ctx / plan->n_stream, 256);
-    if (plan->n_ctx_seq == 0) {
-        hwkv_plan_free(plan);
-        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found %u sequences for %u cells, expected at least one cell each", params->n_seq_max, params->n_ctx);
-    }
-    if (params->n_rollback > plan->n_ctx_seq) {
-        status = hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found a rollback of %u positions, expected at most the context of a sequence, %u",
-                           params->n_rollback, plan->n_ctx_seq);
-        hwkv_plan_free(plan);
-        return status;
-    }
-    fill_groups(plan, policy, policy->points[ip].windows, params);
-    fill_heads(plan, &policy->geo, params);
-    plan->size_plain = plain_size(plan, &policy->geo, params);
-    if (plan->n_group == 1 && plan->groups[0].window == HWKV_FULL) {
-        // nothing to window: the runtime keeps llama.cpp's own cache, padding included
-        plan->groups[0].v_size = plan->size_plain - plan->groups[0].k_size;
-    }
-    if (hwkv_plan_size(plan) > plan->size_plain) {
-        hwkv_plan_free(plan);
-        return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "the plan takes more than the plain cache");
     }
     *out = plan;
     return 0;
@@ -281,4 +317,8 @@ uint64_t hwkv_plan_size(const struct hwkv_plan * plan) {
 
 uint64_t hwkv_plan_size_plain(const struct hwkv_plan * plan) {
     return plan->size_plain;
+}
+
+bool hwkv_plan_is_plain(const struct hwkv_plan * plan) {
+    return plan->is_plain;
 }

@@ -19,14 +19,30 @@ static int check_shape(const struct hwkv_geometry * geo, const struct hwkv_at * 
     return status;
 }
 
-static int read_windows(int32_t * windows, const struct hwkv_at * at, struct hwkv_error * err) {
+// A file names entries by their windows. This is the only place that looks one up.
+static int read_entry(int32_t * entry, const struct hwkv_policy * p, const struct hwkv_at * at, struct hwkv_error * err) {
+    int32_t window = 0;
+    const int status = hwkv_read_window(&window, at, err);
+    if (status) {
+        return status;
+    }
+    for (int32_t ic = 0; ic < p->n_codebook; ic++) {
+        if (p->codebook[ic].window == window) {
+            *entry = ic;
+            return 0;
+        }
+    }
+    return hwkv_fail_at(err, HWKV_ERR_VALUE, at, "found window %d, expected one of the codebook", (int) window);
+}
+
+static int read_windows(int32_t * entries, const struct hwkv_policy * p, const struct hwkv_at * at, struct hwkv_error * err) {
     int32_t row = 0;
     for (const struct hwkv_json * line = hwkv_json_child(at->node); line; line = hwkv_json_next(line), row++) {
         const struct hwkv_at at_row = hwkv_at_element(at, line, row);
         int32_t ih = 0;
         for (const struct hwkv_json * it = hwkv_json_child(line); it; it = hwkv_json_next(it), ih++) {
             const struct hwkv_at at_head = hwkv_at_element(&at_row, it, ih);
-            const int status = hwkv_read_window(windows++, &at_head, err);
+            const int status = read_entry(entries++, p, &at_head, err);
             if (status) {
                 return status;
             }
@@ -128,23 +144,23 @@ static int read_arrays(struct hwkv_policy * p, struct hwkv_point_params * params
         return status;
     }
     const size_t n_unit  = (size_t) hwkv_policy_n_unit(p);
-    int32_t    * windows = hwkv_alloc(n_unit, sizeof(*windows));
+    int32_t    * entries = hwkv_alloc(n_unit, sizeof(*entries));
     double     * scores  = at_scores.node ? hwkv_alloc(n_unit * (size_t) p->n_codebook, sizeof(*scores)) : NULL;
-    if (!windows || (at_scores.node && !scores)) {
+    if (!entries || (at_scores.node && !scores)) {
         status = hwkv_fail_at(err, HWKV_ERR_NOMEM, at, "out of memory");
     }
     if (status == 0) {
-        status = read_windows(windows, &at_windows, err);
+        status = read_windows(entries, p, &at_windows, err);
     }
     if (status == 0 && at_scores.node) {
         status = read_scores(scores, p->n_codebook, &at_scores, err);
     }
     if (status == 0) {
-        params->windows = windows;
+        params->entries = entries;
         params->scores  = scores;
         status = hwkv_policy_add_point(p, params, err);
     }
-    hwkv_free(windows);
+    hwkv_free(entries);
     hwkv_free(scores);
     return status;
 }

@@ -22,14 +22,14 @@ static int validate_name(const struct hwkv_policy * policy, const char * name, c
     return 0;
 }
 
-static int validate_windows(const struct hwkv_policy * policy, const int32_t * windows, const char * path, struct hwkv_error * err) {
+static int validate_entries(const struct hwkv_policy * policy, const int32_t * entries, const char * path, struct hwkv_error * err) {
     for (int32_t row = 0; row < policy->geo.n_full; row++) {
         for (int32_t ih = 0; ih < policy->geo.layers[row].n_head_kv; ih++) {
-            const int32_t w = windows[hwkv_policy_unit(policy, row, ih)];
-            if (hwkv_codebook_index(policy, w) < 0) {
+            const int32_t ic = entries[hwkv_policy_unit(policy, row, ih)];
+            if (ic < 0 || ic >= policy->n_codebook) {
                 char at[128];
                 snprintf(at, sizeof(at), "%s.windows[%d][%d]", path, (int) row, (int) ih);
-                return hwkv_fail(err, HWKV_ERR_VALUE, at, "found window %d, expected one of the codebook", (int) w);
+                return hwkv_fail(err, HWKV_ERR_VALUE, at, "found entry %d, expected one of the codebook's %d", (int) ic, (int) policy->n_codebook);
             }
         }
     }
@@ -56,13 +56,31 @@ static int validate_scores(const struct hwkv_policy * policy, const double * sco
     return 0;
 }
 
-static double lowest_score(const struct hwkv_policy * policy, const int32_t * windows, const double * scores) {
+static double lowest_score(const struct hwkv_policy * policy, const int32_t * entries, const double * scores) {
     double low = 1.0;
     for (int32_t u = 0; u < hwkv_policy_n_unit(policy); u++) {
-        const double s = scores[(size_t) u * (size_t) policy->n_codebook + (size_t) hwkv_codebook_index(policy, windows[u])];
+        const double s = scores[(size_t) u * (size_t) policy->n_codebook + (size_t) entries[u]];
         low = s < low ? s : low;
     }
     return low;
+}
+
+// Types of the entries' own come after everything else, so that a policy without any keeps its id.
+static void hash_types(struct hwkv_sha256 * s, const struct hwkv_policy * policy, const int32_t * entries) {
+    bool any = false;
+    for (int32_t i = 0; i < policy->n_codebook; i++) {
+        any = any || hwkv_entry_has_types(&policy->codebook[i]);
+    }
+    if (!any) {
+        return;
+    }
+    for (int32_t i = 0; i < policy->n_codebook; i++) {
+        hwkv_sha256_string(s, hwkv_type_name(policy->codebook[i].type_k));
+        hwkv_sha256_string(s, hwkv_type_name(policy->codebook[i].type_v));
+    }
+    for (int32_t u = 0; u < hwkv_policy_n_unit(policy); u++) {
+        hwkv_sha256_i64(s, entries[u]);
+    }
 }
 
 // For points that no calibration names: the content itself.
@@ -76,14 +94,15 @@ static void content_id(const struct hwkv_policy * policy, const struct hwkv_poin
     hwkv_sha256_string(&s, hwkv_type_name(policy->type_k));
     hwkv_sha256_string(&s, hwkv_type_name(policy->type_v));
     for (int32_t i = 0; i < policy->n_codebook; i++) {
-        hwkv_sha256_i64(&s, policy->codebook[i]);
+        hwkv_sha256_i64(&s, policy->codebook[i].window);
     }
     char tau[32];
     snprintf(tau, sizeof(tau), "%.17g", p->tau);
     hwkv_sha256_string(&s, p->method ? p->method : tau);
     for (int32_t u = 0; u < hwkv_policy_n_unit(policy); u++) {
-        hwkv_sha256_i64(&s, p->windows[u]);
+        hwkv_sha256_i64(&s, policy->codebook[p->entries[u]].window);
     }
+    hash_types(&s, policy, p->entries);
     hwkv_sha256_final(&s, hex);
 }
 
@@ -112,7 +131,7 @@ static int validate_point(const struct hwkv_policy * policy, const struct hwkv_p
         char found[88];
         return hwkv_fail(err, HWKV_ERR_VALUE, at, "found %s, expected 64 lower-case hex digits", hwkv_quote(found, p->artifact_id, 80));
     }
-    status = validate_windows(policy, p->windows, path, err);
+    status = validate_entries(policy, p->entries, path, err);
     if (status == 0 && p->scores) {
         status = validate_scores(policy, p->scores, path, err);
     }
@@ -169,8 +188,8 @@ static int reserve_point(struct hwkv_policy * policy, struct hwkv_error * err) {
 }
 
 int hwkv_policy_add_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, struct hwkv_error * err) {
-    if (!policy || !params || !params->windows) {
-        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy and a point with windows");
+    if (!policy || !params || !params->entries) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy and a point with entries");
     }
     char path[64];
     snprintf(path, sizeof(path), "$.operating_points[%d]", (int) policy->n_point);
@@ -185,31 +204,32 @@ int hwkv_policy_add_point(struct hwkv_policy * policy, const struct hwkv_point_p
         return status;
     }
 
-    const size_t n_unit = (size_t) hwkv_policy_n_unit(policy);
+    const struct hwkv_cache cache = hwkv_policy_cache(policy);
+    const size_t n_unit  = (size_t) hwkv_policy_n_unit(policy);
     const size_t n_score = n_unit * (size_t) policy->n_codebook;
     struct hwkv_point point = { 0 };
-    point.windows = hwkv_alloc(n_unit, sizeof(*point.windows));
+    point.entries = hwkv_alloc(n_unit, sizeof(*point.entries));
     point.scores  = params->scores ? hwkv_alloc(n_score, sizeof(*point.scores)) : NULL;
-    if (!point.windows || (params->scores && !point.scores)) {
+    if (!point.entries || (params->scores && !point.scores)) {
         status = hwkv_fail(err, HWKV_ERR_NOMEM, path, "out of memory");
     } else {
         status = copy_object(&point.validation, params->validation, 3, path, err);
     }
     if (status) {
-        hwkv_free(point.windows);
+        hwkv_free(point.entries);
         hwkv_free(point.scores);
         return status;
     }
-    memcpy(point.windows, params->windows, n_unit * sizeof(*point.windows));
+    memcpy(point.entries, params->entries, n_unit * sizeof(*point.entries));
     if (params->scores) {
         memcpy(point.scores, params->scores, n_score * sizeof(*point.scores));
     }
     hwkv_copy(point.name, sizeof(point.name), params->name);
     hwkv_copy(point.method, sizeof(point.method), params->method ? params->method : "");
     point.tau       = params->tau;
-    point.retention = hwkv_retention(&policy->geo, params->windows, policy->context, policy->type_k, policy->type_v);
-    point.bytes     = hwkv_cost(&policy->geo, params->windows, policy->context, policy->type_k, policy->type_v);
-    point.min_score = params->scores ? lowest_score(policy, params->windows, params->scores) : (double) NAN;
+    point.retention = hwkv_retention(&policy->geo, policy->codebook, params->entries, &cache);
+    point.bytes     = hwkv_cost(&policy->geo, policy->codebook, params->entries, &cache);
+    point.min_score = params->scores ? lowest_score(policy, params->entries, params->scores) : (double) NAN;
     if (params->artifact_id) {
         hwkv_copy(point.artifact_id, sizeof(point.artifact_id), params->artifact_id);
     } else {

@@ -83,7 +83,7 @@ static int read_model(struct hwkv_geometry * geo, const struct hwkv_at * at, str
 // codebook and cache types
 //
 
-static int read_codebook(int32_t codebook[HWKV_CODE_MAX], int32_t * n, const struct hwkv_at * at, struct hwkv_error * err) {
+static int read_codebook(struct hwkv_entry codebook[HWKV_CODE_MAX], int32_t * n, const struct hwkv_at * at, struct hwkv_error * err) {
     int status = hwkv_expect_type(at, HWKV_JSON_ARRAY, err);
     if (status) {
         return status;
@@ -93,8 +93,9 @@ static int read_codebook(int32_t codebook[HWKV_CODE_MAX], int32_t * n, const str
             return hwkv_fail_at(err, HWKV_ERR_RANGE, at, "found over %d entries, expected at most that many", HWKV_CODE_MAX);
         }
         const struct hwkv_at at_window = hwkv_at_element(at, it, *n);
-        status = hwkv_read_window(&codebook[*n], &at_window, err);
-        (*n)++;
+        int32_t window = 0;
+        status = hwkv_read_window(&window, &at_window, err);
+        codebook[(*n)++] = hwkv_entry_of_window(window);
     }
     return status;
 }
@@ -192,7 +193,7 @@ static int read_head(struct hwkv_policy ** out, const struct hwkv_at * root, str
     const struct hwkv_at model    = hwkv_at_member(root, "model");
     const struct hwkv_at types    = hwkv_at_member(root, "cache_types");
     const struct hwkv_at at_codes = hwkv_at_member(root, "codebook");
-    int32_t codebook[HWKV_CODE_MAX];
+    struct hwkv_entry         codebook[HWKV_CODE_MAX];
     struct hwkv_geometry      geo    = { 0 };
     struct hwkv_policy_params params = { .geometry = &geo, .codebook = codebook };
     int status = read_model(&geo, &model, err);

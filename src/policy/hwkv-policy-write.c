@@ -2,7 +2,7 @@
 
 #include "hwkv-impl.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct hwkv_json * window_node(int32_t window) {
@@ -54,13 +54,13 @@ static struct hwkv_json * model_node(const struct hwkv_geometry * geo) {
     return NULL;
 }
 
-static struct hwkv_json * windows_node(const struct hwkv_policy * p, const int32_t * windows) {
+static struct hwkv_json * windows_node(const struct hwkv_policy * p, const int32_t * entries) {
     struct hwkv_json * node = hwkv_json_new_array();
     bool ok = node != NULL;
     for (int32_t row = 0; row < p->geo.n_full && ok; row++) {
         struct hwkv_json * line = hwkv_json_new_array();
         for (int32_t ih = 0; ih < p->geo.layers[row].n_head_kv && ok; ih++) {
-            ok = hwkv_json_append(line, window_node(*windows++));
+            ok = hwkv_json_append(line, window_node(p->codebook[*entries++].window));
         }
         ok = hwkv_json_append(node, line) && ok;
     }
@@ -108,7 +108,7 @@ static struct hwkv_json * point_node(const struct hwkv_policy * p, const struct 
               (point->method[0] ? add_text(node, "method", point->method) : add_number(node, "tau", point->tau)) &&
               add_number(node, "retention", point->retention) && (!point->scores || add_number(node, "min_score", point->min_score)) &&
               add_number(node, "bytes", (double) point->bytes) && add_text(node, "artifact_id", point->artifact_id) &&
-              hwkv_json_add(node, "windows", windows_node(p, point->windows));
+              hwkv_json_add(node, "windows", windows_node(p, point->entries));
     if (ok && point->scores) {
         ok = hwkv_json_add(node, "scores", scores_node(p, point->scores));
     }
@@ -135,7 +135,7 @@ static bool add_codebook(struct hwkv_json * root, const struct hwkv_policy * p) 
     struct hwkv_json * node = hwkv_json_new_array();
     bool ok = node != NULL;
     for (int32_t i = 0; i < p->n_codebook && ok; i++) {
-        ok = hwkv_json_append(node, window_node(p->codebook[i]));
+        ok = hwkv_json_append(node, window_node(p->codebook[i].window));
     }
     return hwkv_json_add(root, "codebook", node) && ok;
 }
@@ -161,6 +161,13 @@ int hwkv_policy_print(char ** out, const struct hwkv_policy * policy, struct hwk
     *out = NULL;
     if (!policy || policy->n_point < 1) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found no operating point, expected at least one");
+    }
+    for (int32_t i = 0; i < policy->n_codebook; i++) {
+        if (hwkv_entry_has_types(&policy->codebook[i])) {
+            char path[64];
+            snprintf(path, sizeof(path), "$.codebook[%d]", (int) i);
+            return hwkv_fail(err, HWKV_ERR_VALUE, path, "found types of an entry's own, expected none in a file of version %d", HWKV_POLICY_VERSION);
+        }
     }
     struct hwkv_json * root = hwkv_json_new_object();
     bool ok = add_text(root, "format", HWKV_POLICY_FORMAT) && add_number(root, "version", HWKV_POLICY_VERSION) &&

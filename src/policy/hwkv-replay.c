@@ -65,7 +65,7 @@ struct job {
 
 // first position of the newest keys of window ic; -1 if the query sees all
 static int32_t window_start(const struct job * job, const struct row * row, int32_t ic) {
-    const int32_t window = job->params->codebook[ic];
+    const int32_t window = job->params->codebook[ic].window;
     return row->t < window ? -1 : row->t - (window - job->params->sinks) + 1;
 }
 
@@ -358,18 +358,20 @@ static int check_params(const struct hwkv_replay_params * params, struct hwkv_er
     if (!params->codebook || n < 1 || n > HWKV_CODE_MAX) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found %d windows, expected 1 to %d", (int) n, HWKV_CODE_MAX);
     }
-    if (params->codebook[n - 1] != HWKV_FULL) {
-        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found %d as the last window, expected full", (int) params->codebook[n - 1]);
+    const struct hwkv_entry * codebook = params->codebook;
+    if (codebook[n - 1].window != HWKV_FULL) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found %d as the last window, expected full", (int) codebook[n - 1].window);
     }
     for (int32_t i = 1; i < n; i++) {
-        if (params->codebook[i] <= params->codebook[i - 1]) {
-            return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found window %d after %d, expected ascending ones",
-                             (int) params->codebook[i], (int) params->codebook[i - 1]);
+        // equal windows are entries that differ in type
+        if (codebook[i].window < codebook[i - 1].window) {
+            return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found window %d after %d, expected ascending ones", (int) codebook[i].window,
+                             (int) codebook[i - 1].window);
         }
     }
-    if (params->sinks < 0 || params->sinks > HWKV_SINKS_MAX || params->sinks >= params->codebook[0]) {
+    if (params->sinks < 0 || params->sinks > HWKV_SINKS_MAX || params->sinks >= codebook[0].window) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found %d sinks with the smallest window %d, expected 0 to %d and fewer than the window",
-                         (int) params->sinks, (int) params->codebook[0], HWKV_SINKS_MAX);
+                         (int) params->sinks, (int) codebook[0].window, HWKV_SINKS_MAX);
     }
     if (params->n_thread < 1) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found %d threads, expected at least 1", (int) params->n_thread);

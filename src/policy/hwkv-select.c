@@ -43,10 +43,10 @@ static int compare_unit_scores(const void * a, const void * b) {
     return x->unit < y->unit ? -1 : x->unit > y->unit;
 }
 
-int hwkv_select_binary(int32_t * windows, const double * scores, int32_t n_unit, const int32_t * codebook, int32_t n_codebook,
-                       int32_t ic, double ratio, struct hwkv_error * err) {
-    if (!windows || !scores || !codebook || n_unit < 1 || ic < 0 || ic >= n_codebook - 1) {
-        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "a binary split needs scores and a finite codebook entry");
+int hwkv_select_binary(int32_t * entries, const double * scores, int32_t n_unit, int32_t n_codebook, int32_t ic, double ratio,
+                       struct hwkv_error * err) {
+    if (!entries || !scores || n_unit < 1 || ic < 0 || ic >= n_codebook - 1) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "a binary split needs scores and a codebook entry before the last");
     }
     if (!(ratio >= 0.0 && ratio <= 1.0)) {
         return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found ratio %g, expected 0 to 1", ratio);
@@ -61,7 +61,7 @@ int hwkv_select_binary(int32_t * windows, const double * scores, int32_t n_unit,
     qsort(order, (size_t) n_unit, sizeof(*order), compare_unit_scores);
     const int32_t n_full = (int32_t) lround(ratio * n_unit);
     for (int32_t i = 0; i < n_unit; i++) {
-        windows[order[i].unit] = i < n_full ? HWKV_FULL : codebook[ic];
+        entries[order[i].unit] = i < n_full ? n_codebook - 1 : ic;
     }
     hwkv_free(order);
     return 0;
