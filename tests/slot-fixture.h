@@ -35,8 +35,7 @@ static inline void slot_add_part(struct hwkv_state_shape * shape, enum hwkv_stat
     part->n_stream      = n_stream;
     part->n_cells       = kind == HWKV_STATE_LAST ? 2 : SLOT_N_CTX;
     part->ext_size      = kind == HWKV_STATE_RING ? 12 : 0;
-    part->sinks         = 2;
-    part->recent        = 6;
+    part->rule          = (struct hwkv_rule) { .sinks = 2, .recent = 6 };
     part->head_size     = kind == HWKV_STATE_TOKENS ? 68 : 8;
     memset(part->head, 'a' + (int) kind, part->head_size);
     for (uint32_t i = 0; i < n_rows; i++) {
@@ -62,7 +61,7 @@ static inline void slot_make_shape(struct hwkv_state_shape * shape, bool is_draf
 // does a cache of this kind hold a position when there are n?
 static inline bool slot_holds(const struct hwkv_state_part * part, int32_t pos, int32_t n) {
     switch (part->kind) {
-        case HWKV_STATE_RING:   return pos < part->sinks || pos > n - part->recent;
+        case HWKV_STATE_RING:   return pos < part->rule.sinks || pos > n - part->rule.recent;
         case HWKV_STATE_NEWEST: return pos > n - 5;
         case HWKV_STATE_LAST:   return pos == n - 1;
         default:                return true;

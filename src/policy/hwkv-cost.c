@@ -1,6 +1,7 @@
 // Cache types, nominal storage N_C(a) and normalised retention R_C(a): the paper's structured residency model.
 
 #include "hwkv-impl.h"
+#include "hwkv-rule.h"
 
 #include <string.h>
 
@@ -50,7 +51,7 @@ struct hwkv_entry hwkv_entry_of_window(int32_t window) {
 
 struct hwkv_entry hwkv_entry_settle(const struct hwkv_entry * entry, const struct hwkv_cache * cache) {
     return (struct hwkv_entry) {
-        .window = entry->window >= cache->n_ctx ? HWKV_FULL : entry->window,
+        .window = hwkv_rule_holds_all(hwkv_rule_of(entry->window, 0), cache->n_ctx) ? HWKV_FULL : entry->window,
         .type_k = entry->type_k == HWKV_TYPE_CACHE ? cache->type_k : entry->type_k,
         .type_v = entry->type_v == HWKV_TYPE_CACHE ? cache->type_v : entry->type_v,
     };
@@ -65,7 +66,7 @@ bool hwkv_entry_has_types(const struct hwkv_entry * entry) {
 //
 
 int64_t hwkv_retained(int32_t window, int64_t n_ctx) {
-    return window == HWKV_FULL || window > n_ctx ? n_ctx : window;
+    return hwkv_rule_n_held(hwkv_rule_of(window, 0), n_ctx); // sinks or not, it is as many
 }
 
 uint64_t hwkv_cost_head(const struct hwkv_layer * layer, const struct hwkv_entry * entry, const struct hwkv_cache * cache) {

@@ -4,6 +4,7 @@
 // A batch that is larger than what is free is attended to beside them, so its size does not matter.
 
 #include "hwkv-impl.h"
+#include "hwkv-rule.h"
 
 #include <string.h>
 
@@ -90,17 +91,16 @@ static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_p
     return 0;
 }
 
-static uint32_t group_cells(const struct hwkv_plan * plan, int32_t window, const struct hwkv_plan_params * p) {
-    if (window == HWKV_FULL) {
-        return plan->n_ctx_seq;
-    }
-    const uint64_t n_seq = p->kv_unified ? p->n_seq_max : 1;
-    const uint64_t cells = pad_to(((uint64_t) window + p->n_rollback) * n_seq, p->n_pad);
+// Never more than the context has, which is what the full history takes.
+static uint32_t group_cells(const struct hwkv_plan * plan, struct hwkv_rule rule) {
+    const struct hwkv_plan_params * p = &plan->params;
+    const uint64_t cells = pad_to(hwkv_rule_n_cells(rule, p->n_rollback, p->kv_unified ? p->n_seq_max : 1), p->n_pad);
     return cells < plan->n_ctx_seq ? (uint32_t) cells : plan->n_ctx_seq;
 }
 
 // llama.cpp's own cache for the same layers. Without flash attention it pads V to the widest layer.
-static uint64_t plain_size(const struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
+static uint64_t plain_size(const struct hwkv_plan * plan, const struct hwkv_geometry * geo) {
+    const struct hwkv_plan_params * p = &plan->params;
     const int64_t width_max = widest_v(geo, p);
     uint64_t bytes = 0;
     for (int32_t row = 0; row < geo->n_full; row++) {
@@ -116,20 +116,20 @@ static bool is_same_entry(const struct hwkv_entry * a, const struct hwkv_entry *
 }
 
 // The group of an entry, which is made if there is none yet.
-static int32_t group_of_entry(struct hwkv_plan * plan, const struct hwkv_entry * entry, const struct hwkv_plan_params * p) {
+static int32_t group_of_entry(struct hwkv_plan * plan, const struct hwkv_entry * entry, int32_t sinks) {
     for (int32_t ig = 0; ig < plan->n_group; ig++) {
         if (is_same_entry(&plan->groups[ig].entry, entry)) {
             return ig;
         }
     }
-    plan->groups[plan->n_group] = (struct hwkv_group) { .entry = *entry, .n_cells = group_cells(plan, entry->window, p) };
+    plan->groups[plan->n_group] = (struct hwkv_group) { .entry = *entry, .n_cells = group_cells(plan, hwkv_rule_of(entry->window, sinks)) };
     return plan->n_group++;
 }
 
 // Full first, then ascending windows, as they stand in the codebook. Entries that no head uses make no group, and those that
 // come to the same in this cache share one.
-static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * policy, const int32_t * entries, const struct hwkv_plan_params * p) {
-    const struct hwkv_cache cache = { plan->n_ctx_seq, p->type_k, p->type_v };
+static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * policy, const int32_t * entries) {
+    const struct hwkv_cache cache = { plan->n_ctx_seq, plan->params.type_k, plan->params.type_v };
     const int32_t n_unit = hwkv_policy_n_unit(policy);
     int32_t group[HWKV_CODE_MAX] = { 0 }; // of an entry
     bool    used [HWKV_CODE_MAX] = { false };
@@ -140,7 +140,7 @@ static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * poli
         for (int32_t ic = 0; ic < policy->n_codebook; ic++) {
             const struct hwkv_entry entry = hwkv_entry_settle(&policy->codebook[ic], &cache);
             if (used[ic] && finite == (entry.window != HWKV_FULL)) {
-                group[ic] = group_of_entry(plan, &entry, p);
+                group[ic] = group_of_entry(plan, &entry, policy->sinks);
             }
         }
     }
@@ -193,7 +193,8 @@ static int plan_alloc(struct hwkv_plan * plan, const struct hwkv_policy * policy
     return 0;
 }
 
-static int fill_contexts(struct hwkv_plan * plan, const struct hwkv_plan_params * p, struct hwkv_error * err) {
+static int fill_contexts(struct hwkv_plan * plan, struct hwkv_error * err) {
+    const struct hwkv_plan_params * p = &plan->params;
     const uint64_t n_ctx = pad_to(p->n_ctx, 256);
     plan->n_stream  = p->kv_unified ? 1 : p->n_seq_max;
     plan->n_ctx_seq = (uint32_t) pad_to(n_ctx / plan->n_stream, 256);
@@ -208,7 +209,8 @@ static int fill_contexts(struct hwkv_plan * plan, const struct hwkv_plan_params 
 }
 
 // What follows from the groups as a whole.
-static int fill_sizes(struct hwkv_plan * plan, const struct hwkv_geometry * geo, const struct hwkv_plan_params * p, struct hwkv_error * err) {
+static int fill_sizes(struct hwkv_plan * plan, const struct hwkv_geometry * geo, struct hwkv_error * err) {
+    const struct hwkv_plan_params * p = &plan->params;
     bool own_types = false;
     for (int32_t ig = 0; ig < plan->n_group; ig++) {
         const struct hwkv_entry * entry = &plan->groups[ig].entry;
@@ -218,7 +220,7 @@ static int fill_sizes(struct hwkv_plan * plan, const struct hwkv_geometry * geo,
         }
         own_types = own_types || entry->type_k != p->type_k || entry->type_v != p->type_v;
     }
-    plan->size_plain = plain_size(plan, geo, p);
+    plan->size_plain = plain_size(plan, geo);
     plan->is_plain   = plan->n_group == 1 && plan->groups[0].entry.window == HWKV_FULL && !own_types;
     if (plan->is_plain) {
         // nothing to do for us: the runtime keeps llama.cpp's own cache, padding included
@@ -250,12 +252,12 @@ int hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, i
     plan->params = *params;
     status = plan_alloc(plan, policy, err);
     if (status == 0) {
-        status = fill_contexts(plan, params, err);
+        status = fill_contexts(plan, err);
     }
     if (status == 0) {
-        fill_groups(plan, policy, policy->points[ip].entries, params);
+        fill_groups(plan, policy, policy->points[ip].entries);
         fill_heads(plan, &policy->geo);
-        status = fill_sizes(plan, &policy->geo, params, err);
+        status = fill_sizes(plan, &policy->geo, err);
     }
     if (status) {
         hwkv_plan_free(plan);

@@ -7,6 +7,7 @@
 
 #include "hwkv-impl.h"
 #include "hwkv-replay-impl.h"
+#include "hwkv-rule.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -63,10 +64,14 @@ struct job {
 // one row
 //
 
+static struct hwkv_rule rule_of(const struct job * job, int32_t ic) {
+    return hwkv_rule_of(job->params->codebook[ic].window, job->params->sinks);
+}
+
 // first position of the newest keys of window ic; -1 if the query sees all
 static int32_t window_start(const struct job * job, const struct row * row, int32_t ic) {
-    const int32_t window = job->params->codebook[ic].window;
-    return row->t < window ? -1 : row->t - (window - job->params->sinks) + 1;
+    const struct hwkv_rule rule = rule_of(job, ic);
+    return hwkv_rule_sees_all(rule, row->t) ? -1 : hwkv_rule_oldest(rule, row->t);
 }
 
 // The scan holds exactly the newest keys of window ic.
@@ -225,13 +230,12 @@ static void write_mass(const struct job * job, const struct row * row, int32_t i
 }
 
 static void scan_chunk(struct job * job, int32_t first, int32_t n) {
-    const int32_t sinks = job->params->sinks;
     int32_t n_pos = 0;
     start_rows(job, first, n);
     for (int32_t ir = 0; ir < job->n_row; ir++) {
         n_pos = job->rows[ir].t >= n_pos ? job->rows[ir].t + 1 : n_pos;
     }
-    const int32_t n_sink = sinks < n_pos ? sinks : n_pos;
+    const int32_t n_sink = hwkv_rule_n_sinks(rule_of(job, 0), n_pos); // as every finite window has them
     for (int32_t start = 0; start < n_sink; start += KEYS) {
         scan_block(job, start, n_sink - start < KEYS ? n_sink - start : KEYS);
     }

@@ -52,10 +52,15 @@ static inline bool hwkv_rule_sees_all(struct hwkv_rule rule, int32_t pos) {
     return hwkv_rule_oldest(rule, pos) <= rule.sinks;
 }
 
+// How many of the positions below pos are sinks.
+static inline int32_t hwkv_rule_n_sinks(struct hwkv_rule rule, int32_t pos) {
+    return rule.sinks < pos ? rule.sinks : pos;
+}
+
 // How many positions below pos it sees: what must be held to go on there.
 static inline int32_t hwkv_rule_n_needed(struct hwkv_rule rule, int32_t pos) {
     const int32_t oldest = hwkv_rule_oldest(rule, pos);
-    return pos - oldest + (rule.sinks < oldest ? rule.sinks : oldest);
+    return pos - oldest + hwkv_rule_n_sinks(rule, oldest);
 }
 
 // From which position on everything must be kept, sinks apart: the queries still to come begin at `first`, and the end of the
@@ -80,6 +85,17 @@ static inline int32_t hwkv_rule_pos_min(struct hwkv_rule rule, int32_t lo, int32
     }
     const int64_t whole = (int64_t) lo + rule.recent - 1; // the first position whose window is whole
     return whole - 1 < INT32_MAX ? (int32_t) (whole - 1) : INT32_MAX;
+}
+
+// How many of n_pos positions it holds.
+static inline int64_t hwkv_rule_n_held(struct hwkv_rule rule, int64_t n_pos) {
+    const int64_t window = (int64_t) rule.sinks + rule.recent;
+    return hwkv_rule_is_full(rule) || window >= n_pos ? n_pos : window;
+}
+
+// Whether that is all of them: then it is the full history in a context of so many.
+static inline bool hwkv_rule_holds_all(struct hwkv_rule rule, int64_t n_pos) {
+    return hwkv_rule_n_held(rule, n_pos) == n_pos;
 }
 
 // Cells that n_seq sequences fill when each may take back n_rollback positions.

@@ -203,8 +203,8 @@ static int check_positions(struct checker * c, const struct hwkv_state_part * pa
             break;
         case HWKV_STATE_RING:
             if (exact && !c->images) {
-                const int32_t lo = n_pos - part->recent + 1 > 0 ? n_pos - part->recent + 1 : 0;
-                ok = holds(c, 0, part->sinks < lo ? part->sinks : lo) && holds(c, lo, n_pos);
+                const int32_t oldest = hwkv_rule_oldest(part->rule, n_pos);
+                ok = holds(c, 0, hwkv_rule_n_sinks(part->rule, oldest)) && holds(c, oldest, n_pos);
             }
             break;
         case HWKV_STATE_NEWEST:

@@ -9,7 +9,7 @@
 #define HWKV_STATE_H
 
 #include "hwkv-history.h"
-#include "hwkv.h"
+#include "hwkv-rule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,7 +18,7 @@ extern "C" {
 enum hwkv_state_kind {
     HWKV_STATE_TOKENS, // fixed bytes and the tokens; no cells
     HWKV_STATE_ALL,    // every position
-    HWKV_STATE_RING,   // the first `sinks` positions and the newest `recent`, perhaps more
+    HWKV_STATE_RING,   // what its rule needs, perhaps more
     HWKV_STATE_NEWEST, // a sliding window: some positions up to the last
     HWKV_STATE_LAST,   // recurrent: one cell, at the last position
 };
@@ -36,8 +36,7 @@ struct hwkv_state_part {
     uint32_t n_stream;      // 0: the number is not written
     uint32_t n_cells;       // of a stream
     uint32_t ext_size;      // bytes of a cell besides position and sequence
-    int32_t  sinks;
-    int32_t  recent;
+    struct hwkv_rule rule;  // of a ring
 
     uint8_t  head[80];      // of the tokens, or before the first tensor
     uint32_t head_size;
