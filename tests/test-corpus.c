@@ -4,6 +4,7 @@
 // scandir and mkdtemp
 #define _POSIX_C_SOURCE 200809L
 
+#include "hwkv-error.h"
 #include "hwkv.h"
 #include "testing.h"
 
@@ -52,22 +53,6 @@ static char * read_exact(const char * path, size_t * size) {
 // what every error must be
 //
 
-static bool is_utf8(const char * text) {
-    const unsigned char * p = (const unsigned char *) text;
-    while (*p) {
-        int n = *p < 0x80 ? 0 : *p >= 0xC2 && *p <= 0xDF ? 1 : (*p & 0xF0) == 0xE0 ? 2 : *p >= 0xF0 && *p <= 0xF4 ? 3 : -1;
-        if (n < 0) {
-            return false;
-        }
-        for (p++; n > 0; n--, p++) {
-            if ((*p & 0xC0) != 0x80) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
 static bool is_one_line(const char * text) {
     for (; *text; text++) {
         if ((unsigned char) *text < 0x20 || *text == 0x7f) {
@@ -83,7 +68,7 @@ static void check_error(const struct hwkv_error * err, int code) {
     CHECK(memchr(err->path, 0, sizeof(err->path)) != NULL);
     CHECK(err->msg[0] != '\0');
     CHECK(is_one_line(err->msg) && is_one_line(err->path));
-    CHECK(is_utf8(err->msg) && is_utf8(err->path));
+    CHECK(hwkv_is_utf8(err->msg) && hwkv_is_utf8(err->path));
 
     char line[sizeof(err->msg) + sizeof(err->path) + 64];
     CHECK(hwkv_error_format(err, line, sizeof(line)) == line);

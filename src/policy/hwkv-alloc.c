@@ -38,34 +38,6 @@ void hwkv_string_free(char * text) {
     hwkv_free(text);
 }
 
-char * hwkv_strdup(const char * text) {
-    const size_t size = strlen(text) + 1;
-    char * copy = hwkv_alloc(size, 1);
-    if (copy) {
-        memcpy(copy, text, size);
-    }
-    return copy;
-}
-
-const char * hwkv_quote(char * buf, const char * text, size_t n) {
-    buf[0] = '"';
-    hwkv_copy(buf + 1, n + 1, text);
-    strcat(buf, strlen(text) > n ? "...\"" : "\"");
-    return buf;
-}
-
-void hwkv_copy(char * dst, size_t dst_size, const char * text) {
-    size_t n = strlen(text);
-    if (n >= dst_size) {
-        n = dst_size - 1;
-        while (n > 0 && ((unsigned char) text[n] & 0xC0) == 0x80) {
-            n--;
-        }
-    }
-    memcpy(dst, text, n);
-    dst[n] = '\0';
-}
-
 //
 // arena
 //

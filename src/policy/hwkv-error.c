@@ -1,4 +1,6 @@
-#include "hwkv-impl.h"
+// The error filler, and the text that goes into errors: cut at whole characters, on one line.
+
+#include "hwkv-error.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,6 +31,66 @@ const char * hwkv_err_name(int code) {
         default:                     return "HWKV_ERR_?";
     }
 }
+
+//
+// text
+//
+
+void hwkv_copy(char * dst, size_t dst_size, const char * text) {
+    size_t n = strlen(text);
+    if (n >= dst_size) {
+        n = dst_size - 1;
+        while (n > 0 && ((unsigned char) text[n] & 0xC0) == 0x80) {
+            n--;
+        }
+    }
+    memcpy(dst, text, n);
+    dst[n] = '\0';
+}
+
+const char * hwkv_quote(char * buf, const char * text, size_t n) {
+    buf[0] = '"';
+    hwkv_copy(buf + 1, n + 1, text);
+    strcat(buf, strlen(text) > n ? "...\"" : "\"");
+    return buf;
+}
+
+size_t hwkv_utf8_length(const char * text, size_t n) {
+    const unsigned char * p = (const unsigned char *) text;
+    if (n == 0 || p[0] < 0x80) {
+        return n == 0 ? 0 : 1;
+    }
+    const size_t len = p[0] >= 0xC2 && p[0] <= 0xDF ? 2 : (p[0] & 0xF0) == 0xE0 ? 3 : p[0] >= 0xF0 && p[0] <= 0xF4 ? 4 : 0;
+    if (len == 0 || len > n) {
+        return 0;
+    }
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xC0) != 0x80) {
+            return 0;
+        }
+    }
+    // overlong forms, surrogates and what is beyond U+10FFFF
+    const bool bad = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) || (p[0] == 0xF0 && p[1] < 0x90) ||
+                     (p[0] == 0xF4 && p[1] > 0x8F);
+    return bad ? 0 : len;
+}
+
+bool hwkv_is_utf8(const char * text) {
+    size_t left = strlen(text);
+    while (left > 0) {
+        const size_t n = hwkv_utf8_length(text, left);
+        if (n == 0) {
+            return false;
+        }
+        text += n;
+        left -= n;
+    }
+    return true;
+}
+
+//
+// errors
+//
 
 // Names from a file end up in messages: keep them on one line.
 static void one_line(char * text) {

@@ -3,29 +3,14 @@
 #ifndef HWKV_IMPL_H
 #define HWKV_IMPL_H
 
-#include "hwkv.h"
-
-#if defined(__GNUC__)
-#define HWKV_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#else
-#define HWKV_PRINTF(fmt, args)
-#endif
-
-// hwkv-error.c
-
-// Fill err (if not NULL) and return code. path may be NULL.
-int hwkv_fail(struct hwkv_error * err, int code, const char * path, const char * fmt, ...) HWKV_PRINTF(4, 5);
+#include "hwkv-error.h"
+#include "hwkv-json.h"
 
 // hwkv-alloc.c
 
 void * hwkv_alloc    (size_t n, size_t size); // zeroed; NULL on overflow or when memory is out
 void * hwkv_alloc_raw(size_t size);           // not zeroed
 void   hwkv_free     (void * ptr);            // NULL is fine
-char * hwkv_strdup   (const char * text);
-// Copies text into a fixed field; what does not fit is cut at a whole UTF-8 character.
-void   hwkv_copy     (char * dst, size_t dst_size, const char * text);
-// For messages: text in quotes, cut to n bytes at a whole character. buf needs n + 6 bytes.
-const char * hwkv_quote(char * buf, const char * text, size_t n);
 
 // Memory that is taken piece by piece and released at once. Starts zeroed; pieces are not.
 struct hwkv_arena {
@@ -39,51 +24,20 @@ void * hwkv_arena_alloc(struct hwkv_arena * arena, size_t size); // NULL when me
 void   hwkv_arena_undo (struct hwkv_arena * arena, void * ptr);  // gives ptr back if it is the newest piece
 void   hwkv_arena_free (struct hwkv_arena * arena);
 
-// hwkv-scan.c
+// hwkv-json-scan.c
 
 // Checks that text is strict JSON and UTF-8 within the depth limit; cJSON alone accepts more than JSON.
-int  hwkv_scan(const char * text, size_t size, struct hwkv_error * err);
-bool hwkv_is_utf8(const char * text);
+int hwkv_json_scan(const char * text, size_t size, struct hwkv_error * err);
 
-// hwkv-json.c: the only file that sees cJSON
+// hwkv-json.c
 
-struct hwkv_json; // a node
-
-enum hwkv_json_type { HWKV_JSON_NULL, HWKV_JSON_BOOL, HWKV_JSON_NUMBER, HWKV_JSON_STRING, HWKV_JSON_ARRAY, HWKV_JSON_OBJECT };
-
-// Parses strictly: scan, no duplicate keys, no numbers beyond double.
-int  hwkv_json_parse(struct hwkv_json ** out, const char * text, size_t size, struct hwkv_error * err);
-void hwkv_json_free (struct hwkv_json * node);
-// The same for large texts: the nodes are in the arena, and cannot become part of another tree.
+// hwkv_json_parse for large texts: the nodes are in the arena, and cannot become part of another tree.
 int  hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const char * text, size_t size, struct hwkv_error * err);
 void hwkv_json_free_in (struct hwkv_json * node, struct hwkv_arena * arena);
 // Makes cJSON take its memory from hwkv_set_allocator's.
 void hwkv_json_set_hooks(void);
-
-enum hwkv_json_type      hwkv_json_type  (const struct hwkv_json * node);
-const char             * hwkv_json_type_name(enum hwkv_json_type type);
-const struct hwkv_json * hwkv_json_child (const struct hwkv_json * node);  // first element or member
-const struct hwkv_json * hwkv_json_next  (const struct hwkv_json * node);
-const char             * hwkv_json_key   (const struct hwkv_json * node);
-const struct hwkv_json * hwkv_json_get   (const struct hwkv_json * object, const char * key);
-const char             * hwkv_json_string(const struct hwkv_json * node);
-bool                     hwkv_json_is_true(const struct hwkv_json * node);
-double                   hwkv_json_number(const struct hwkv_json * node);
-int32_t                  hwkv_json_size  (const struct hwkv_json * node);  // of a parsed array or object
-
-// Builders return NULL when memory is out. The add functions take over `value` even when they fail, and accept NULL
-// (then they fail), so that calls can be chained and checked once.
-struct hwkv_json * hwkv_json_new_object(void);
-struct hwkv_json * hwkv_json_new_array (void);
-struct hwkv_json * hwkv_json_new_string(const char * text);
-struct hwkv_json * hwkv_json_new_number(double value);
-bool hwkv_json_add   (struct hwkv_json * object, const char * key, struct hwkv_json * value);
-bool hwkv_json_append(struct hwkv_json * array, struct hwkv_json * value);
-
-// hwkv-print.c
-
-int hwkv_json_print        (char ** out, const struct hwkv_json * node, struct hwkv_error * err);
-int hwkv_json_print_compact(char ** out, const struct hwkv_json * node, struct hwkv_error * err);
+// What was given to hwkv_json_new_int or hwkv_json_new_uint where a double does not print it; else NULL.
+const char * hwkv_json_digits(const struct hwkv_json * node);
 
 // hwkv-policy.c
 

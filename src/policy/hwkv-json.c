@@ -4,7 +4,9 @@
 
 #include <cjson/cJSON.h>
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +115,7 @@ static int check_tree(cJSON * item, const struct hwkv_at * at, struct hwkv_error
 
 int hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const char * text, size_t size, struct hwkv_error * err) {
     *out = NULL;
-    int status = hwkv_scan(text, size, err);
+    int status = hwkv_json_scan(text, size, err);
     if (status) {
         return status;
     }
@@ -149,6 +151,7 @@ enum hwkv_json_type hwkv_json_type(const struct hwkv_json * node) {
         case cJSON_Object: return HWKV_JSON_OBJECT;
         case cJSON_Array:  return HWKV_JSON_ARRAY;
         case cJSON_String: return HWKV_JSON_STRING;
+        case cJSON_Raw:
         case cJSON_Number: return HWKV_JSON_NUMBER;
         case cJSON_True:
         case cJSON_False:  return HWKV_JSON_BOOL;
@@ -185,8 +188,13 @@ bool hwkv_json_is_true(const struct hwkv_json * node) {
     return cJSON_IsTrue(from_node(node));
 }
 
+const char * hwkv_json_digits(const struct hwkv_json * node) {
+    return kind(from_node(node)) == cJSON_Raw ? from_node(node)->valuestring : NULL;
+}
+
 double hwkv_json_number(const struct hwkv_json * node) {
-    return from_node(node)->valuedouble;
+    const char * digits = hwkv_json_digits(node);
+    return digits ? strtod(digits, NULL) : from_node(node)->valuedouble;
 }
 
 int32_t hwkv_json_size(const struct hwkv_json * node) {
@@ -209,8 +217,41 @@ struct hwkv_json * hwkv_json_new_string(const char * text) {
     return to_node(cJSON_CreateString(text));
 }
 
+struct hwkv_json * hwkv_json_new_null(void) {
+    return to_node(cJSON_CreateNull());
+}
+
+struct hwkv_json * hwkv_json_new_bool(bool value) {
+    return to_node(cJSON_CreateBool(value));
+}
+
 struct hwkv_json * hwkv_json_new_number(double value) {
-    return to_node(cJSON_CreateNumber(value));
+    return isfinite(value) ? to_node(cJSON_CreateNumber(value)) : hwkv_json_new_null();
+}
+
+// A double holds what has up to 15 digits; more are kept as text.
+static struct hwkv_json * new_integer(uint64_t size, bool negative) {
+    const uint64_t limit = UINT64_C(1000000000000000);
+    if (size < limit) {
+        return hwkv_json_new_number(negative ? -(double) size : (double) size);
+    }
+    char text[24];
+    snprintf(text, sizeof(text), "%s%" PRIu64, negative ? "-" : "", size);
+    return to_node(cJSON_CreateRaw(text));
+}
+
+struct hwkv_json * hwkv_json_new_int(int64_t value) {
+    return new_integer(value < 0 ? 0 - (uint64_t) value : (uint64_t) value, value < 0);
+}
+
+struct hwkv_json * hwkv_json_new_uint(uint64_t value) {
+    return new_integer(value, false);
+}
+
+struct hwkv_json * hwkv_json_new_parsed(const char * text) {
+    struct hwkv_json * node = NULL;
+    hwkv_json_parse(&node, text, strlen(text), NULL);
+    return node;
 }
 
 bool hwkv_json_add(struct hwkv_json * object, const char * key, struct hwkv_json * value) {

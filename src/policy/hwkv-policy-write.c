@@ -3,7 +3,6 @@
 #include "hwkv-impl.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static struct hwkv_json * window_node(int32_t window) {
     return window == HWKV_FULL ? hwkv_json_new_string("full") : hwkv_json_new_number(window);
@@ -15,13 +14,6 @@ static bool add_text(struct hwkv_json * object, const char * key, const char * t
 
 static bool add_number(struct hwkv_json * object, const char * key, double value) {
     return hwkv_json_add(object, key, hwkv_json_new_number(value));
-}
-
-// JSON text that was checked when it came in
-static bool add_object_text(struct hwkv_json * object, const char * key, const char * text) {
-    struct hwkv_json * node = NULL;
-    hwkv_json_parse(&node, text, strlen(text), NULL);
-    return hwkv_json_add(object, key, node);
 }
 
 static struct hwkv_json * layer_node(const struct hwkv_layer * layer) {
@@ -113,7 +105,7 @@ static struct hwkv_json * point_node(const struct hwkv_policy * p, const struct 
         ok = hwkv_json_add(node, "scores", scores_node(p, point->scores));
     }
     if (ok && point->validation) {
-        ok = add_object_text(node, "validation", point->validation);
+        ok = hwkv_json_add(node, "validation", hwkv_json_new_parsed(point->validation));
     }
     if (ok) {
         return node;
@@ -178,7 +170,7 @@ int hwkv_policy_print(char ** out, const struct hwkv_policy * policy, struct hwk
         ok = add_calibration(root, &policy->calib);
     }
     if (ok && policy->extensions) {
-        ok = add_object_text(root, "extensions", policy->extensions);
+        ok = hwkv_json_add(root, "extensions", hwkv_json_new_parsed(policy->extensions));
     }
     const int status = ok ? hwkv_json_print(out, root, err) : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     hwkv_json_free(root);

@@ -60,13 +60,19 @@ static void put_string(struct text * t, const char * s) {
     put(t, "\"", 1);
 }
 
-static void put_number(struct text * t, double value) {
+static void put_number(struct text * t, const struct hwkv_json * node) {
+    const double value  = hwkv_json_number(node);
+    const char * digits = hwkv_json_digits(node);
     char buf[32];
+    if (digits) {
+        put_text(t, digits);
+        return;
+    }
     if (value == floor(value) && fabs(value) < 1e15) {
         snprintf(buf, sizeof(buf), "%.0f", value == 0.0 ? 0.0 : value);
     } else {
-        for (int digits = 15; digits <= 17; digits++) {
-            snprintf(buf, sizeof(buf), "%.*g", digits, value);
+        for (int precision = 15; precision <= 17; precision++) {
+            snprintf(buf, sizeof(buf), "%.*g", precision, value);
             if (strtod(buf, NULL) == value) {
                 break;
             }
@@ -102,7 +108,7 @@ static void put_node(struct text * t, const struct hwkv_json * node, int indent,
     switch (hwkv_json_type(node)) {
         case HWKV_JSON_NULL:   put_text(t, "null"); return;
         case HWKV_JSON_BOOL:   put_text(t, hwkv_json_is_true(node) ? "true" : "false"); return;
-        case HWKV_JSON_NUMBER: put_number(t, hwkv_json_number(node)); return;
+        case HWKV_JSON_NUMBER: put_number(t, node); return;
         case HWKV_JSON_STRING: put_string(t, hwkv_json_string(node)); return;
         default:               break;
     }

@@ -266,7 +266,7 @@ static int scan_values(struct scan * s) {
         const int c = peek(s);
         if (c == '{' || c == '[') {
             if (depth == HWKV_DEPTH_MAX) {
-                return scan_fail(s, HWKV_ERR_TOO_DEEP, "found nesting deeper than 32, expected a policy");
+                return scan_fail(s, HWKV_ERR_TOO_DEEP, "found nesting deeper than 32, expected at most that");
             }
             open[depth++] = (char) c;
             s->at++;
@@ -304,39 +304,7 @@ static int scan_values(struct scan * s) {
     }
 }
 
-// Length of the UTF-8 character at p, 0 if it is none (overlong, surrogate, out of range, cut off).
-static size_t utf8_length(const unsigned char * p, size_t left) {
-    if (p[0] < 0x80) {
-        return 1;
-    }
-    const size_t n = p[0] >= 0xC2 && p[0] <= 0xDF ? 2 : (p[0] & 0xF0) == 0xE0 ? 3 : p[0] >= 0xF0 && p[0] <= 0xF4 ? 4 : 0;
-    if (n == 0 || n > left) {
-        return 0;
-    }
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xC0) != 0x80) {
-            return 0;
-        }
-    }
-    const bool bad = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) || (p[0] == 0xF0 && p[1] < 0x90) ||
-                     (p[0] == 0xF4 && p[1] > 0x8F);
-    return bad ? 0 : n;
-}
-
-bool hwkv_is_utf8(const char * text) {
-    size_t left = strlen(text);
-    while (left > 0) {
-        const size_t n = utf8_length((const unsigned char *) text, left);
-        if (n == 0) {
-            return false;
-        }
-        text += n;
-        left -= n;
-    }
-    return true;
-}
-
-int hwkv_scan(const char * text, size_t size, struct hwkv_error * err) {
+int hwkv_json_scan(const char * text, size_t size, struct hwkv_error * err) {
     struct scan s = { (const unsigned char *) text, size, 0, err };
     while (s.at < size) {
         // most text is ASCII: eight bytes at once
@@ -348,7 +316,7 @@ int hwkv_scan(const char * text, size_t size, struct hwkv_error * err) {
                 continue;
             }
         }
-        const size_t n = utf8_length(s.text + s.at, size - s.at);
+        const size_t n = hwkv_utf8_length(text + s.at, size - s.at);
         if (n == 0) {
             return scan_fail(&s, HWKV_ERR_UTF8, "found bytes that are not UTF-8, expected UTF-8 text");
         }
