@@ -37,5 +37,6 @@ function(hwkv_add_fuzz name maker)
     set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 300)
 endfunction()
 
-hwkv_add_fuzz(fuzz-policy ${CMAKE_CURRENT_LIST_DIR}/fuzz-text.c ${CMAKE_CURRENT_LIST_DIR}/data/policy-ok ${CMAKE_CURRENT_LIST_DIR}/data/policy-bad)
+hwkv_add_fuzz(fuzz-policy ${CMAKE_CURRENT_LIST_DIR}/fuzz-text.c ${HWKV_TEST_DATA}/policy-ok ${HWKV_TEST_BAD})
+add_dependencies(fuzz-policy policy-bad)
 hwkv_add_fuzz(fuzz-slot-file "")

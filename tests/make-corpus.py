@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/data/policy-bad: each file is BASE, a good policy, with one fault put in.
+"""Makes bad policies for the tests: each file is BASE, a good policy, with one fault put in.
 
-    make-corpus.py            write the files and EXPECT.tsv
-    make-corpus.py --check    exit 1 if they differ from what would be written
+    make-corpus.py FOLDER    write the files and EXPECT.tsv into FOLDER, which is theirs alone; the build calls it
 
 A file is named <code>-<reason>.json, <code> being the end of its HWKV_ERR_* name. EXPECT.tsv has a line per file:
 file, code, the JSON path that must be reported (- for none, * for any), a part of the message.
@@ -10,8 +9,6 @@ file, code, the JSON path that must be reported (- for none, * for any), a part 
 
 import pathlib
 import sys
-
-DATA = pathlib.Path(__file__).resolve().parent / "data" / "policy-bad"
 
 CODES = ["parse", "truncated", "too-deep", "utf8", "duplicate-key", "not-finite", "range", "type", "unknown-key",
          "missing-key", "value", "version"]
@@ -335,23 +332,17 @@ def corpus():
 
 
 def main():
-    if sys.argv[1:] not in ([], ["--check"]):
-        print(f"usage: {sys.argv[0]} [--check]", file=sys.stderr)
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(f"usage: {sys.argv[0]} FOLDER", file=sys.stderr)
         return 2
+    folder = pathlib.Path(sys.argv[1])
     files = corpus()
-    if sys.argv[1:] == ["--check"]:
-        found = {f.name: f.read_bytes() for f in DATA.iterdir()}
-        wrong = sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name))
-        for name in wrong:
-            print(f"{name}: found other content than expected, run tests/make-corpus.py", file=sys.stderr)
-        return 1 if wrong else 0
-    DATA.mkdir(parents=True, exist_ok=True)
-    for f in DATA.iterdir():
-        if f.name not in files:
-            f.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if old.name not in files:
+            old.unlink()
     for name, data in files.items():
-        (DATA / name).write_bytes(data)
-    print(f"{len(files) - 1} files")
+        (folder / name).write_bytes(data)
     return 0
 
 

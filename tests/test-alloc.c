@@ -1,5 +1,5 @@
 // Out of memory at every place: the n-th allocation fails, for n = 1, 2, ... until the operation succeeds. Each
-// failure must be HWKV_ERR_NOMEM, leak nothing and leave what was there before. usage: test-alloc [DATA_DIR]
+// failure must be HWKV_ERR_NOMEM, leak nothing and leave what was there before.
 
 // scandir and mkdtemp
 #define _POSIX_C_SOURCE 200809L
@@ -13,10 +13,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#ifndef HWKV_TEST_DATA
-#define HWKV_TEST_DATA "tests/data"
-#endif
 
 #define PATH_SIZE 1200
 
@@ -283,10 +279,10 @@ static void test_operations(void) {
     }
 }
 
-int main(int argc, char ** argv) {
+int main(void) {
     const char * tmp = getenv("TMPDIR");
     snprintf(g_dir, sizeof(g_dir), "%s/hwkv-alloc-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
-    snprintf(g_source, sizeof(g_source), "%s/policy-ok/calibrated.json", argc > 1 ? argv[1] : HWKV_TEST_DATA);
+    snprintf(g_source, sizeof(g_source), "%s/policy-ok/calibrated.json", HWKV_TEST_DATA);
     if (!mkdtemp(g_dir)) {
         fprintf(stderr, "%s: cannot make a directory: %s\n", g_dir, strerror(errno));
         return 1;

@@ -1,5 +1,5 @@
-// Policies in files: all of data/policy-ok load and survive a round trip, all of data/policy-bad give the error
-// that EXPECT.tsv names. usage: test-corpus [DATA_DIR]
+// Policies in files: those of data/policy-ok and those that ship load and survive a round trip, those that make-corpus.py
+// made give the error that EXPECT.tsv names.
 
 // scandir and mkdtemp
 #define _POSIX_C_SOURCE 200809L
@@ -13,14 +13,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#ifndef HWKV_TEST_DATA
-#define HWKV_TEST_DATA "tests/data"
-#endif
-
 #define PATH_SIZE 1024
 
-static const char * g_data = HWKV_TEST_DATA;
-static char         g_temp[PATH_SIZE];
+static char g_temp[PATH_SIZE];
 
 static bool is_json(const char * name) {
     const size_t n = strlen(name);
@@ -235,7 +230,7 @@ static void check_good_file(const char * path) {
 
 static void test_good_files(void) {
     char dir[PATH_SIZE];
-    snprintf(dir, sizeof(dir), "%s/policy-ok", g_data);
+    snprintf(dir, sizeof(dir), "%s/policy-ok", HWKV_TEST_DATA);
     struct dirent ** names = NULL;
     const int n = scandir(dir, &names, filter_json, alphasort);
     CHECK(n >= 10);
@@ -252,10 +247,38 @@ static void test_good_files(void) {
     free(names);
 }
 
+// What ships was written by this library: it prints them as they are.
+static void test_shipped_files(void) {
+    struct dirent ** names = NULL;
+    const int n = scandir(HWKV_SOURCE_DIR "/policies", &names, filter_json, alphasort);
+    int n_policy = 0;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(names[i]->d_name, "policy.schema.json") != 0) {
+            char path[PATH_SIZE + 300];
+            snprintf(path, sizeof(path), "%s/policies/%s", HWKV_SOURCE_DIR, names[i]->d_name);
+            check_good_file(path);
+            size_t size = 0;
+            char * text = read_exact(path, &size);
+            struct hwkv_policy * policy = NULL;
+            char * printed = NULL;
+            CHECK_ERR(hwkv_policy_load(&policy, path, NULL), 0);
+            CHECK_ERR(hwkv_policy_print(&printed, policy, NULL), 0);
+            CHECK(printed && strlen(printed) == size && memcmp(printed, text, size) == 0);
+            hwkv_string_free(printed);
+            hwkv_policy_free(policy);
+            free(text);
+            n_policy++;
+        }
+        free(names[i]);
+    }
+    free(names);
+    CHECK(n_policy > 0);
+}
+
 // The values themselves, by hand: a round trip alone would not notice a field read into another.
 static void test_calibrated_values(void) {
     char path[PATH_SIZE];
-    snprintf(path, sizeof(path), "%s/policy-ok/calibrated.json", g_data);
+    snprintf(path, sizeof(path), "%s/policy-ok/calibrated.json", HWKV_TEST_DATA);
     struct hwkv_policy * p = NULL;
     CHECK_ERR(hwkv_policy_load(&p, path, NULL), 0);
     if (!p) {
@@ -320,7 +343,7 @@ static int code_from_name(const char * name) {
 
 static void check_bad_file(const char * file, const char * code_name, const char * json_path, const char * part) {
     char path[PATH_SIZE + 300];
-    snprintf(path, sizeof(path), "%s/policy-bad/%s", g_data, file);
+    snprintf(path, sizeof(path), "%s/%s", HWKV_TEST_BAD, file);
     const int before = testing_n_failed;
     const int code   = code_from_name(code_name);
     CHECK(code < 0);
@@ -351,7 +374,7 @@ static void check_bad_file(const char * file, const char * code_name, const char
 
 static void test_bad_files(void) {
     char path[PATH_SIZE];
-    snprintf(path, sizeof(path), "%s/policy-bad/EXPECT.tsv", g_data);
+    snprintf(path, sizeof(path), "%s/EXPECT.tsv", HWKV_TEST_BAD);
     FILE * list = fopen(path, "r");
     CHECK(list != NULL);
     char line[512];
@@ -374,9 +397,8 @@ static void test_bad_files(void) {
     CHECK(n >= 60);
 
     // a file that the list has forgotten is a file that nobody checks
-    snprintf(path, sizeof(path), "%s/policy-bad", g_data);
     struct dirent ** names = NULL;
-    const int n_files = scandir(path, &names, filter_json, alphasort);
+    const int n_files = scandir(HWKV_TEST_BAD, &names, filter_json, alphasort);
     CHECK_EQ_INT(n_files, n);
     for (int i = 0; i < n_files; i++) {
         free(names[i]);
@@ -384,10 +406,7 @@ static void test_bad_files(void) {
     free(names);
 }
 
-int main(int argc, char ** argv) {
-    if (argc > 1) {
-        g_data = argv[1];
-    }
+int main(void) {
     const char * tmp = getenv("TMPDIR");
     snprintf(g_temp, sizeof(g_temp), "%s/hwkv-corpus-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
     if (!mkdtemp(g_temp)) {
@@ -395,6 +414,7 @@ int main(int argc, char ** argv) {
         return 1;
     }
     test_good_files();
+    test_shipped_files();
     test_calibrated_values();
     test_bad_files();
     // fails if a save has left something behind
