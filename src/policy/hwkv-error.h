@@ -7,11 +7,7 @@
 
 #include "hwkv.h"
 
-#if defined(__GNUC__)
 #define HWKV_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#else
-#define HWKV_PRINTF(fmt, args)
-#endif
 
 #ifdef __cplusplus
 extern "C" {

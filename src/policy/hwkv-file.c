@@ -8,11 +8,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-
-#ifndef _WIN32
 #include <sys/stat.h>
 #include <unistd.h>
-#endif
 
 static int read_stream(char ** out, size_t * size, FILE * file, struct hwkv_error * err) {
     size_t cap  = 64 * 1024;
@@ -101,23 +98,13 @@ int hwkv_policy_load(struct hwkv_policy ** out, const char * path, struct hwkv_e
 
 // A device or a pipe is written to as it is: renaming a file over it would remove it.
 static bool is_special(const char * path) {
-#ifndef _WIN32
     struct stat st;
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
-#else
-    (void) path;
-    return false;
-#endif
 }
 
 static int write_all(FILE * file, const char * text, bool sync, struct hwkv_error * err) {
     const size_t size = strlen(text);
-    bool ok = fwrite(text, 1, size, file) == size && fflush(file) == 0;
-#ifndef _WIN32
-    ok = ok && (!sync || fsync(fileno(file)) == 0);
-#else
-    (void) sync;
-#endif
+    const bool ok = fwrite(text, 1, size, file) == size && fflush(file) == 0 && (!sync || fsync(fileno(file)) == 0);
     const int saved = errno;
     if (fclose(file) != 0 || !ok) {
         return hwkv_fail(err, HWKV_ERR_IO, NULL, "cannot write: %s", strerror(ok ? errno : saved));
@@ -134,11 +121,7 @@ int hwkv_file_write(const char * path, const char * text, struct hwkv_error * er
     if (!temp) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
-#ifndef _WIN32
     snprintf(temp, temp_size, "%s.%ld.tmp", path, (long) getpid());
-#else
-    snprintf(temp, temp_size, "%s.tmp", path);
-#endif
     const bool special = is_special(path);
     int status = 0;
     FILE * file = fopen(special ? path : temp, "wb");

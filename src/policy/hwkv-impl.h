@@ -60,8 +60,11 @@ struct hwkv_policy {
     char                    hash[65];
 };
 
-bool              hwkv_is_hex64    (const char * text);
 struct hwkv_cache hwkv_policy_cache(const struct hwkv_policy * policy); // that its scores, retention and bytes refer to
+
+// hwkv-sha256.c
+
+bool hwkv_is_hex64(const char * text); // a hash as text
 
 // hwkv-cost.c
 

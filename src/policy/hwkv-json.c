@@ -40,9 +40,7 @@ static void hook_free(void * ptr) {
 
 // cJSON's hooks are global. Setting them before main races with nobody, and a program that sets its own later keeps
 // them: then the arena stays empty and nodes are released one by one.
-#if defined(__GNUC__)
 __attribute__((constructor))
-#endif
 void hwkv_json_set_hooks(void) {
     cJSON_Hooks hooks = { hook_alloc, hook_free };
     cJSON_InitHooks(&hooks);

@@ -133,3 +133,7 @@ void hwkv_sha256_final(struct hwkv_sha256 * s, char hex[65]) {
     }
     hex[64] = '\0';
 }
+
+bool hwkv_is_hex64(const char * text) {
+    return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64;
+}

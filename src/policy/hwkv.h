@@ -307,7 +307,8 @@ double   hwkv_retention_query(const struct hwkv_geometry * geo, const struct hwk
 // selection
 //
 
-// The cheapest codebook entry with score >= tau: the first, because cost ascends with the codebook. scores: [n_codebook].
+// The first codebook entry with score >= tau, else the last: the cheapest, where cost ascends with the codebook as it does with
+// windows alone. scores: [n_codebook].
 int32_t hwkv_select_threshold(const double * scores, int32_t n_codebook, double tau);
 
 struct hwkv_record { double retention; double min_score; };
