@@ -32,10 +32,10 @@ calibrate:
 	@exec scripts/calibrate
 
 bench:
-	@scripts/setup packages && scripts/setup build cpu bench-programs && exec scripts/bench/speed.py $(ARGS)
+	@scripts/setup packages && scripts/setup build cpu bench-programs && exec scripts/bench speed $(ARGS)
 
 eval:
-	@scripts/setup packages && scripts/setup build cpu llama-server llama-kv-policy llama-kv-verify llama-perplexity && scripts/setup venv && exec scripts/eval/run $(ARGS)
+	@scripts/setup packages && scripts/setup build cpu llama-server llama-kv-policy llama-kv-verify llama-perplexity && scripts/setup venv && exec scripts/eval $(ARGS)
 
 clean:
 	rm -rf build build-asan build-cuda .venv

@@ -1,13 +1,6 @@
 """What the patch queue looks like: file names, headers, budget and the generated index. Used by ggml/upstream/patches-*."""
 
 import re
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.dont_write_bytecode = True
-
-import upstream  # noqa: E402
 
 MAX_PATCHES = 12
 MAX_ADDED = 350

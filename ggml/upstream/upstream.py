@@ -22,10 +22,11 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent / "scripts"))
-sys.dont_write_bytecode = True
+sys.dont_write_bytecode = True  # CMake runs this: a build leaves nothing in the source tree
+sys.path.insert(0, str(HERE.parent.parent / "scripts"))  # the one such line: this is run by itself, and the fetcher belongs to scripts/
 
-import fetch  # noqa: E402
+from headwisekv import fetch  # noqa: E402
+from headwisekv.core import Failure, say, sha256_file  # noqa: E402
 
 PIN_FILE = HERE / "PIN"
 PATCHES = HERE / "patches"
@@ -36,10 +37,6 @@ KEEP = ("CMakeLists.txt", "LICENSE", "cmake/", "common/", "ggml/", "gguf-py/", "
         "scripts/ui-assets.cmake", "src/", "tools/", "vendor/")
 SKIP = ("tools/ui/src/", "tools/ui/static/", "tools/ui/tests/")
 NO_CODE = ("models/", "gguf-py/")  # most of the bytes, and never patched
-
-
-class UpstreamError(Exception):
-    """One sentence for people."""
 
 
 class Patch:
@@ -91,7 +88,7 @@ def read_series(patches):
     try:
         return [line for line in path.read_text(encoding="ascii").split("\n") if line]
     except OSError as e:
-        raise UpstreamError(f"cannot read {path}: {e.strerror}") from None
+        raise Failure(f"cannot read {path}: {e.strerror}") from None
 
 
 def read_patches(patches):
@@ -100,7 +97,7 @@ def read_patches(patches):
         try:
             result.append(Patch(Path(patches) / name))
         except OSError as e:
-            raise UpstreamError(f"{name} is in the series but cannot be read: {e.strerror}") from None
+            raise Failure(f"{name} is in the series but cannot be read: {e.strerror}") from None
     return result
 
 
@@ -127,7 +124,7 @@ def unpack(package, out, skip=()):
                 target.chmod(0o755)
             n_files += 1
     if n_files == 0:
-        raise UpstreamError(f"{package} has no vendor/llama.cpp")
+        raise Failure(f"{package} has no vendor/llama.cpp")
 
 
 def git(tree, *args, check=False):
@@ -138,9 +135,9 @@ def git(tree, *args, check=False):
     try:
         done = subprocess.run(["git", *args], cwd=tree, env=env, capture_output=True, text=True)
     except FileNotFoundError:
-        raise UpstreamError("git, which applies the patches, is missing: install git") from None
+        raise Failure("git, which applies the patches, is missing: install git") from None
     if check and done.returncode != 0:
-        raise UpstreamError(f"git {args[0]} failed: {first_line(done.stderr)}")
+        raise Failure(f"git {args[0]} failed: {first_line(done.stderr)}")
     return done
 
 
@@ -163,7 +160,7 @@ def apply_patch(tree, patch, pin, reverse=False):
     done = git(tree, "apply", "--check", "-v", "--whitespace=error-all", *direction, name)
     if done.returncode != 0 or re.search(r"offset|with fuzz", done.stderr):
         errors = [line for line in done.stderr.split("\n") if line.startswith("error:") or "offset" in line]
-        raise UpstreamError(f"{patch.name} does not apply to {pin['package']} {pin['version']}: {first_line(chr(10).join(errors))}")
+        raise Failure(f"{patch.name} does not apply to {pin['package']} {pin['version']}: {first_line(chr(10).join(errors))}")
     git(tree, "apply", *direction, name, check=True)
     sign = -1 if reverse else 1
     for path in patch.added:
@@ -173,7 +170,7 @@ def apply_patch(tree, patch, pin, reverse=False):
         for line, n in change.items():
             found = after[line] - before[path][line]
             if found != sign * n:
-                raise UpstreamError(f"{patch.name} left no trace in {path}: found {found} new lines {line.strip()!r}, expected {sign * n}")
+                raise Failure(f"{patch.name} left no trace in {path}: found {found} new lines {line.strip()!r}, expected {sign * n}")
 
 
 def missing_hook(tree, patches):
@@ -198,7 +195,7 @@ def manifest(tree):
     for folder, _, names in os.walk(tree):
         for name in names:
             path = os.path.join(folder, name)
-            result[os.path.relpath(path, tree)] = fetch.sha256_file(path)
+            result[os.path.relpath(path, tree)] = sha256_file(path)
     return result
 
 
@@ -221,9 +218,9 @@ def refuse_edited(out, old, new):
     for path, sha256 in old.items():
         target = out / path
         if target.exists():
-            found = fetch.sha256_file(target)
+            found = sha256_file(target)
             if found not in (sha256, new.get(path)):
-                raise UpstreamError(f"{target} was edited by hand and the new series would overwrite it: "
+                raise Failure(f"{target} was edited by hand and the new series would overwrite it: "
                                     "move the edit into a patch (ggml/upstream/patches-refresh) or delete the file")
 
 
@@ -238,7 +235,7 @@ def bring(tmp, out, old, wanted_hash):
     n_written = 0
     for path, sha256 in new.items():
         target = out / path
-        if not target.exists() or fetch.sha256_file(target) != sha256:
+        if not target.exists() or sha256_file(target) != sha256:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(tmp / path, target)
             n_written += 1
@@ -258,7 +255,7 @@ def make_tree(tmp, package, patches, pin):
         apply_patch(tmp, patch, pin)
     missing = missing_hook(tmp, patches)
     if missing:
-        raise UpstreamError(f"{missing[0].name}: its line {missing[2].strip()!r} is not in {missing[1]}")
+        raise Failure(f"{missing[0].name}: its line {missing[2].strip()!r} is not in {missing[1]}")
 
 
 def prepare(out, patches_dir, pristine, cache, offline):
@@ -271,24 +268,24 @@ def prepare(out, patches_dir, pristine, cache, offline):
     if stamp["hash"] == wanted_hash:
         return
     package = fetch.fetch(pin, cache, offline)
-    fetch.log(f"unpacking llama.cpp {pin['llama_cpp']}, {len(patches)} patches")
+    say(f"unpacking llama.cpp {pin['llama_cpp']}, {len(patches)} patches")
     tmp = out.parent / f".{out.name}.tmp"
     shutil.rmtree(tmp, ignore_errors=True)
     try:
         make_tree(tmp, package, patches, pin)
         n_written = bring(tmp, out, stamp["files"], wanted_hash)
-        fetch.log(f"{out.name}: {n_written} files written")
+        say(f"{out.name}: {n_written} files written")
     finally:
         shutil.rmtree(tmp, ignore_errors=True)
 
 
 def check_tree(tree, patches_dir):
     if not (tree / "src" / "llama.cpp").exists():
-        raise UpstreamError(f"{tree} is no llama.cpp checkout: src/llama.cpp is missing")
+        raise Failure(f"{tree} is no llama.cpp checkout: src/llama.cpp is missing")
     patches = read_patches(patches_dir)
     missing = missing_hook(tree, patches)
     if missing:
-        raise UpstreamError(f"{tree} lacks {missing[0].name} ({missing[1]}): run git apply {Path(patches_dir).resolve()}/*.patch there")
+        raise Failure(f"{tree} lacks {missing[0].name} ({missing[1]}): run git apply {Path(patches_dir).resolve()}/*.patch there")
     print(f"patches_hash {series_hash(patches)[:12]}")
 
 
@@ -309,13 +306,13 @@ def main():
         else:
             prepare(args.out.absolute(), args.patches, args.pristine, fetch.cache_dir(args.cache), args.offline)
         return 0
-    except (UpstreamError, fetch.FetchError) as e:
+    except Failure as e:
         sentence = str(e)
     except OSError as e:
         sentence = "the disk is full" if e.errno == errno.ENOSPC else f"{e.filename}: {e.strerror}"
     except KeyboardInterrupt:
         sentence = "interrupted; run it again to finish"
-    print(f"error {sentence}" if args.cmake else f"upstream.py: {sentence}", file=sys.stdout if args.cmake else sys.stderr)
+    print(f"error {sentence}" if args.cmake else f"error: {sentence}", file=sys.stdout if args.cmake else sys.stderr)
     return 1
 
 

@@ -29,7 +29,7 @@ def fail(text, code=1):
 def find_model():
     if os.environ.get("HWKV_TEST_MODEL"):
         return os.environ["HWKV_TEST_MODEL"]
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "fetch.py", ROOT / "models" / "PIN", "--offline"],
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "fetch", ROOT / "models" / "PIN", "--offline"],
                           capture_output=True, text=True)
     if done.returncode != 0:
         fail(f"skipped, no model: {done.stderr.strip()}", 1 if os.environ.get("HWKV_TEST_STRICT") else 77)

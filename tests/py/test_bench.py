@@ -12,12 +12,10 @@ import pytest
 import tiny_gguf
 from server_process import ROOT, need, need_program
 
-BENCH = ROOT / "scripts" / "bench"
-sys.path.append(str(BENCH))
+from headwisekv import stats
+from headwisekv.bench import policies, speed_report, speed_stats
 
-import bench_policy
-import speed_report
-import speed_stats
+BENCH = ROOT / "scripts" / "bench"
 
 pytestmark = pytest.mark.bridge
 
@@ -31,12 +29,12 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def speed(tiny, tmp_path):
-    """Starts speed.py on a tiny model; what it writes is in tmp_path."""
+    """Starts the bench on a tiny model; what it writes is in tmp_path."""
     need_program("speed-run")
     need(ROOT / "build" / "pristine" / "bin" / "speed-run", "run scripts/setup build cpu bench-programs")
 
     def start(*args):
-        command = [sys.executable, BENCH / "speed.py", "--model", tiny, "--out", tmp_path, "--wait", "0", "--threads", "1",
+        command = [sys.executable, BENCH, "speed", "--model", tiny, "--out", tmp_path, "--wait", "0", "--threads", "1",
                    "--n-prefill", "16", "--n-decode", "4", *args]
         return subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -100,10 +98,10 @@ def test_one_round_has_no_interval_and_decides_nothing():
 
 
 def test_quantiles_go_on_smoothly_after_the_table():
-    values = [speed_stats.t95(df) for df in range(1, 200)]
+    values = [stats.t95(df) for df in range(1, 200)]
     assert values == sorted(values, reverse=True)
-    assert speed_stats.t95(31) == pytest.approx(2.0395, abs=2e-4)  # from a table of t
-    assert speed_stats.t95(120) == pytest.approx(1.9799, abs=2e-4)
+    assert stats.t95(31) == pytest.approx(2.0395, abs=2e-4)  # from a table of t
+    assert stats.t95(120) == pytest.approx(1.9799, abs=2e-4)
 
 
 def test_ratio_uses_only_rounds_that_have_both_rows():
@@ -158,7 +156,7 @@ def test_report_blames_other_programs_where_they_ran():
 def test_report_goes_between_the_marks_of_a_document(tmp_path):
     (tmp_path / "speed.json").write_text(json.dumps(made_up_data(0.001)))
     document = tmp_path / "doc.md"
-    command = [sys.executable, BENCH / "speed_report.py", tmp_path / "speed.json", "--into", document]
+    command = [sys.executable, BENCH, "report", tmp_path / "speed.json", "--into", document]
     document.write_text("before\n{}\nold\n{}\nafter\n".format(*speed_report.MARKS))
     assert subprocess.run(command, timeout=60).returncode == 0
     text = document.read_text()
@@ -179,17 +177,17 @@ def test_report_goes_between_the_marks_of_a_document(tmp_path):
 
 def test_bench_policy_keeps_half(model, tmp_path):
     need_program("llama-kv-policy")
-    policy = bench_policy.make("bench", model, tmp_path / "a.json", program=need_program("llama-kv-policy"))
+    policy = policies.make("bench", model, tmp_path / "a.json", program=need_program("llama-kv-policy"))
     point = policy["operating_points"][0]
     assert policy["context"] == 8192 and policy["sinks"] == 4
     assert abs(point["retention"] - 0.5) <= 0.01
     assert {window for row in point["windows"] for window in row} == {256, 1024, 4096, "full"}
-    bench_policy.make("bench", model, tmp_path / "b.json", program=need_program("llama-kv-policy"))
+    policies.make("bench", model, tmp_path / "b.json", program=need_program("llama-kv-policy"))
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
 def test_split_policy_has_a_window_for_each_head(tiny, tmp_path):
-    policy = bench_policy.make("split", tiny, tmp_path / "split.json", context=1024, program=need_program("llama-kv-policy"))
+    policy = policies.make("split", tiny, tmp_path / "split.json", context=1024, program=need_program("llama-kv-policy"))
     assert policy["operating_points"][0]["windows"] == [[1023, 1022]] * 4
 
 
@@ -258,4 +256,4 @@ def test_model_that_cannot_be_loaded_is_named(speed, tmp_path):
     path = tmp_path / "bad.gguf"
     path.write_bytes(b"GGUF" + bytes(64))
     _, err = speed("--model", path, "--rows", "plain", "--context", "512", "--depths", "0", code=1)
-    assert err.splitlines()[-1].startswith("speed.py: row pristine: speed-run ended with code 1: speed-run: cannot load the model")
+    assert err.splitlines()[-1].startswith("error: row pristine: speed-run ended with code 1: speed-run: cannot load the model")

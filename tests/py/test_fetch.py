@@ -1,4 +1,4 @@
-"""scripts/fetch.py: cache, hashes, downloads and what it says when something is wrong."""
+"""scripts/fetch: cache, hashes, downloads and what it says when something is wrong."""
 
 import errno
 import hashlib
@@ -9,15 +9,13 @@ import subprocess
 import sys
 import threading
 import zipfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-FETCH = ROOT / "scripts" / "fetch.py"
-sys.path.insert(0, str(ROOT / "scripts"))
+from headwisekv import fetch
+from headwisekv.core import ROOT, Failure
 
-import fetch  # noqa: E402
+FETCH = ROOT / "scripts" / "fetch"
 
 MEMBER = "hwkv_probe/model.bin"
 MEMBER_DATA = b"weights" * 1000
@@ -57,7 +55,7 @@ def check_failed(done, *parts):
     assert done.stdout == ""
     assert "Traceback" not in done.stderr and "ERROR" not in done.stderr
     sentence = done.stderr.strip().split("\n")[-1]
-    assert done.stderr.count("fetch.py:") == 1 and sentence.startswith("fetch.py: ")
+    assert done.stderr.count("error:") == 1 and sentence.startswith("error: ")
     for part in parts:
         assert str(part) in sentence
 
@@ -160,7 +158,7 @@ def test_full_disk(tmp_path, cache, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(fetch.shutil, "copyfileobj", full)
-    with pytest.raises(fetch.FetchError, match="is full: make room"):
+    with pytest.raises(Failure, match="is full: make room"):
         fetch.fetch(pin, cache)
     assert [path.name for path in cache.iterdir()] == [wheel.name]
 

@@ -2,15 +2,12 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 import tiny_gguf
-from server_process import ROOT, need_program
+from server_process import need_program
 
-sys.path.append(str(ROOT / "scripts" / "bench"))
-
-import bench_policy
+from headwisekv.bench import policies
 
 pytestmark = pytest.mark.bridge
 
@@ -48,7 +45,7 @@ def bound(windows):
 
 
 def check(model, kind, tmp_path, seed=1):
-    policy = bench_policy.make(kind, model, tmp_path / f"{kind}.json", seed=seed, program=need_program("llama-kv-policy"))
+    policy = policies.make(kind, model, tmp_path / f"{kind}.json", seed=seed, program=need_program("llama-kv-policy"))
     windows = policy["operating_points"][0]["windows"]
     added = n_nodes(model, tmp_path / f"{kind}.json") - n_nodes(model, "none")
     assert added <= sum(map(bound, windows)), windows

@@ -1,4 +1,4 @@
-"""scripts/plots/head_map.py"""
+"""scripts/head-map"""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 def head_map(tmp_path):
     def call(policy, *args, code=0):
         (tmp_path / "policy.json").write_text(policy if isinstance(policy, str) else json.dumps(policy))
-        result = subprocess.run([sys.executable, ROOT / "scripts" / "plots" / "head_map.py", "policy.json", *args], cwd=tmp_path,
+        result = subprocess.run([sys.executable, ROOT / "scripts" / "head-map", "policy.json", *args], cwd=tmp_path,
                                 capture_output=True, text=True, timeout=120)
         assert result.returncode == code, result.stderr
         return result
@@ -26,7 +26,7 @@ def head_map(tmp_path):
 
 @pytest.mark.parametrize("text", ["{", "[]", "{\"format\": \"other\"}"])
 def test_what_is_no_policy_is_refused(head_map, text):
-    assert head_map(text, code=1).stderr.startswith("head_map.py: policy.json: ")
+    assert head_map(text, code=1).stderr.startswith("error: policy.json: ")
 
 
 def test_unknown_point_is_exit_code_3(head_map):

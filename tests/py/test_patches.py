@@ -9,18 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import series
+import upstream
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from headwisekv import fetch
+from headwisekv.core import ROOT, Failure, sha256_file
+
 CHECK = ROOT / "ggml" / "upstream" / "patches-check"
 REFRESH = ROOT / "ggml" / "upstream" / "patches-refresh"
 UPSTREAM = ROOT / "ggml" / "upstream" / "upstream.py"
 FIRST = "0010-build-report-version.patch"
 SECOND = "0020-build-second.patch"
-sys.path.insert(0, str(ROOT / "ggml" / "upstream"))
-
-import series  # noqa: E402
-import upstream  # noqa: E402
-from upstream import fetch  # noqa: E402
 
 pytestmark = pytest.mark.patches
 
@@ -39,7 +38,7 @@ def check(folder):
 def package():
     try:
         return fetch.fetch(PIN, fetch.cache_dir(), offline=True)
-    except fetch.FetchError as e:
+    except Failure as e:
         if os.environ.get("HWKV_TEST_STRICT"):
             raise
         pytest.skip(str(e))
@@ -216,7 +215,7 @@ def test_apply_that_changes_nothing_is_noticed(pristine, tmp_path, monkeypatch):
     assert no_ceiling(tree, "apply", patch.path).returncode == 0  # the trap is real with this git
     assert "hwkv" not in (tree / "common/build-info.cpp.in").read_text()
     monkeypatch.setattr(upstream, "git", no_ceiling)
-    with pytest.raises(upstream.UpstreamError, match=f"{FIRST} left no trace in common/build-info.cpp.in"):
+    with pytest.raises(Failure, match=f"{FIRST} left no trace in common/build-info.cpp.in"):
         upstream.apply_patch(tree, patch, PIN)
 
 
@@ -327,7 +326,7 @@ def test_bad_patch_leaves_the_build_tree_alone(queue, tmp_path):
     make = (UPSTREAM, "--out", out, "--patches", queue, "--offline")
     edit(queue, ' #include "build-info.h"', ' #include "built-info.h"')
     done = run(*make)
-    assert done.returncode == 1 and done.stderr.strip().split("\n")[-1].startswith(f"upstream.py: {FIRST} does not apply to")
+    assert done.returncode == 1 and done.stderr.strip().split("\n")[-1].startswith(f"error: {FIRST} does not apply to")
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["patches"]
 
@@ -380,5 +379,5 @@ def test_build_tree_in_use_is_the_queue():
     if not stamp.exists():
         pytest.skip("build/ is not configured")
     files = json.loads(stamp.read_text())["files"]
-    assert {path: fetch.sha256_file(stamp.parent / path) for path in files} == files
+    assert {path: sha256_file(stamp.parent / path) for path in files} == files
     assert upstream.missing_hook(stamp.parent, upstream.read_patches(upstream.PATCHES)) is None

@@ -1,7 +1,5 @@
 """scripts/server-suite: its options, its table and its plugin. llama.cpp's tests themselves are not run here."""
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,20 +8,11 @@ import sys
 import pytest
 from server_process import ROOT
 
+from headwisekv import markdown
+from headwisekv.suite import run, table
+
 SCRIPT = ROOT / "scripts" / "server-suite"
-sys.path.append(str(ROOT / "scripts"))
-
-from server_suite import table
-
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture(scope="module")
-def suite():
-    loader = importlib.machinery.SourceFileLoader("server_suite_script", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
 
 
 #
@@ -38,21 +27,21 @@ def test_help():
         assert option in done.stdout
 
 
-def test_defaults_are_everything(suite):
-    options = suite.parse([])
+def test_defaults_are_everything():
+    options = run.parse([])
     assert options.models == ["tiny", "smollm2"] and options.build == list(table.BUILDS) and options.pytest == []
 
 
-def test_parts(suite):
-    options = suite.parse(["--models", "tiny", "--build", "plain,policy", "--again", "0", "--", "-k", "slot"])
+def test_parts():
+    options = run.parse(["--models", "tiny", "--build", "plain,policy", "--again", "0", "--", "-k", "slot"])
     assert (options.models, options.build, options.again, options.pytest) == (["tiny"], ["plain", "policy"], 0, ["-k", "slot"])
 
 
-@pytest.mark.parametrize("arguments, found", [(["--models", "big"], "unknown 'big'"), (["--build", "plain,x"], "unknown 'x'"), (["--again", "-1"], "'-1'"),
+@pytest.mark.parametrize("arguments, found", [(["--models", "big"], "found models 'big'"), (["--build", "plain,x"], "found build 'x'"), (["--again", "-1"], "'-1'"),
                                               (["--again", "many"], "'many'"), (["--timeout", "5"], "'5'"), (["--what"], "--what")])
-def test_bad_options(suite, capsys, arguments, found):
+def test_bad_options(capsys, arguments, found):
     with pytest.raises(SystemExit) as end:
-        suite.parse(arguments)
+        run.parse(arguments)
     assert end.value.code == 2
     assert found in capsys.readouterr().err
 
@@ -121,19 +110,19 @@ def test_a_phase_that_did_not_run_is_said():
 
 
 def test_a_bar_does_not_break_the_table():
-    assert table.markdown(["a"], [["x|y"]]).splitlines()[-1] == "| x\\|y |"
+    assert markdown.table(["a"], [["x|y"]]).splitlines()[-1] == "| x\\|y |"
 
 
 def test_the_table_goes_between_its_marks():
     begin, end = table.MARKS
-    assert table.put_between_marks(f"head\n{begin}\nold\n{end}\ntail\n", "new") == f"head\n{begin}\nnew\n{end}\ntail\n"
+    assert markdown.put_between(table.MARKS, f"head\n{begin}\nold\n{end}\ntail\n", "new") == f"head\n{begin}\nnew\n{end}\ntail\n"
     for text in ("", begin, f"{end}\n{begin}", f"{begin}{begin}{end}"):
         with pytest.raises(ValueError):
-            table.put_between_marks(text, "new")
+            markdown.put_between(table.MARKS, text, "new")
 
 
 def test_the_document_has_the_marks():
-    table.put_between_marks((ROOT / "docs" / "server-tests.md").read_text(), "x")
+    markdown.put_between(table.MARKS, (ROOT / "docs" / "server-tests.md").read_text(), "x")
 
 
 #
@@ -175,9 +164,9 @@ def test_the_plugin_notes_outcomes_and_leaves_out_what_is_noted(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)
     noted = tmp_path / "noted.jsonl"
     noted.write_text(json.dumps({"test": "test_it.py::test_router", "outcome": "failed", "why": "", "seconds": 0}) + "\n")
-    env = dict(os.environ, PYTHONPATH=str(ROOT / "scripts" / "server_suite"), SUITE_OUTCOMES=str(noted),
+    env = dict(os.environ, PYTHONPATH=str(ROOT / "scripts"), SUITE_OUTCOMES=str(noted),
                SUITE_POLICIES=json.dumps({"org/name": "a.json", "router": "r.json"}))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "plugin", "-p", "no:cacheprovider", "--rootdir", ".", "-c", os.devnull, "."]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "headwisekv.suite.plugin", "-p", "no:cacheprovider", "--rootdir", ".", "-c", os.devnull, "."]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert "1 noted, 2 to run" in done.stdout
     found = table.read_outcomes(noted)

@@ -1,17 +1,13 @@
 """The models that scripts/server-suite puts in the places of a hub's: the same model but for what it would never write."""
 
-import sys
-
 import gguf
 import numpy as np
 import pytest
 import tiny_gguf
 from kv_policy_server import EXACT, ask, words
-from server_process import ROOT, ServerProcess
+from server_process import ServerProcess
 
-sys.path.append(str(ROOT / "scripts" / "server_suite"))
-
-import prose
+from headwisekv.suite import prose
 
 pytestmark = pytest.mark.server
 

@@ -1,21 +1,17 @@
-"""scripts/bench/systems.py and capacity.py: their arithmetic, and short runs with llama-server and a tiny model."""
+"""scripts/bench systems and capacity: their arithmetic, and short runs with llama-server and a tiny model."""
 
 import json
 import re
 import subprocess
-import sys
 
 import pytest
 import tiny_gguf
-from server_process import ROOT, need_program
+from server_process import need_program
 
-sys.path.append(str(ROOT / "scripts" / "bench"))
-
-import capacity
-import systems
-import systems_run
-from hweval.core import Failure, Store
-from hweval.server import Server
+from headwisekv.bench import capacity, systems, systems_run
+from headwisekv.core import Failure
+from headwisekv.server import Server
+from headwisekv.store import Store
 
 
 #

@@ -29,4 +29,4 @@ add_custom_target(pristine       COMMAND ${HWKV_PRISTINE_BUILD} -DTARGETS=gate0 
 add_custom_target(pristine-tools COMMAND ${HWKV_PRISTINE_BUILD} -DTARGETS=llama-server,llama-bench,llama-completion -P "${HWKV_PRISTINE_SCRIPT}"
     USES_TERMINAL VERBATIM COMMENT "Building the pristine tools")
 
-include("${CMAKE_CURRENT_LIST_DIR}/../../../scripts/bench/bench.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/../../../scripts/headwisekv/bench/bench.cmake")

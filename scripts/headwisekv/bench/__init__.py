@@ -1,0 +1,1 @@
+"""How fast our build is, how much memory it takes, and which context fits."""

@@ -1,0 +1,29 @@
+"""Options that several commands have."""
+
+import os
+from pathlib import Path
+
+from ..arguments import positive
+from ..core import ROOT
+
+
+def add_run_options(parser, out):
+    """What every command has."""
+    parser.add_argument("--seed", type=int, default=42, help="default: 42")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="data folder; default: ../shared/data")
+    parser.add_argument("--out", type=Path, help=f"folder for results; default: build/eval/{out}")
+
+
+def add_model_options(parser, out):
+    """What commands have that start servers of their own."""
+    parser.add_argument("--model-file", type=Path, required=True, metavar="GGUF")
+    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
+    add_run_options(parser, out)
+
+
+def add_policy_options(parser):
+    """What commands have that compare a policy with others."""
+    parser.add_argument("--policy", type=Path, required=True)
+    parser.add_argument("--layers-policy", type=Path, metavar="JSON",
+                        help="of llama-seqcalib --per-layer, for the rival with one window a layer; default: the policy's name with -layers, if there is one")
+    parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin", help="folder of the programs; default: build/bin")

@@ -1,0 +1,1 @@
+"""Pictures. Needs matplotlib, imported only where something is drawn."""

@@ -1,0 +1,41 @@
+"""Programs of this tree that run to their end, and what llama-kv-policy says."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from .core import Failure
+
+
+def check_program(path):
+    if not Path(path).is_file():
+        raise Failure(f"there is no file {path}; make build makes the programs")
+
+
+def ending_with_us(command):
+    """The command as one that ends when this process does, even when that is killed."""
+    return (["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []) + list(map(str, command))
+
+
+def run(program, *arguments):
+    """stdout of a program that ended well."""
+    check_program(program)
+    done = subprocess.run(ending_with_us([program, *arguments]), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        last = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["it said nothing"]
+        raise Failure(f"{Path(program).name} ended with code {done.returncode}: {last[0].strip()[:300]}")
+    return done.stdout
+
+
+def check_policy(program, policy, model, n_ctx, point=None, cache="f16"):
+    """What the runtime will allocate: bytes, plain_bytes, groups, n_pad, n_rollback, policy_sha256."""
+    out = run(program, "check", policy, "-m", model, "-c", n_ctx, "-ctk", cache, "-ctv", cache, "--json", *(["--point", point] if point else []))
+    return json.loads(out)
+
+
+def policy_arguments(policy, point):
+    """For any llama.cpp program."""
+    if policy is None:
+        return []
+    return ["--kv-policy", policy, *(["--kv-policy-point", point] if point else [])]

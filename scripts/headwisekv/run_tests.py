@@ -1,0 +1,145 @@
+"""Builds everything and runs every test: ctest in build/ and build-asan/, pytest for the repository and the server.
+
+A suite that fails, or cannot run, never keeps the others from running. The last line is `N passed, N failed`.
+Usage: scripts/test [--slow]    PYTEST_ARGS in the environment is added to every pytest call.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import time
+import xml.etree.ElementTree as ElementTree
+
+from . import process
+from .core import ROOT, say
+
+REPORTS = ROOT / "build" / "reports"
+PYTEST = [".venv/bin/python", "-m", "pytest"]
+
+
+class Suite:
+    """One run of ctest or pytest, or a preparation that failed and counts as one failure."""
+
+    def __init__(self, name, note=""):
+        self.name = name
+        self.passed = self.skipped = 0
+        self.failed = 1 if note else 0
+        self.note = note
+        self.seconds = 0.0
+        self.report = REPORTS / (re.sub("[ /]", "-", name) + ".xml")
+        self.began = self.child = self.log = None
+
+    def start(self, command, env, background=False):
+        """In the background the output goes to a file until finish() shows it."""
+        self.report.unlink(missing_ok=True)
+        self.began = time.monotonic()
+        if background:
+            self.log = open(self.report.with_suffix(".log"), "w+", encoding="utf-8", errors="replace")
+        else:
+            say(f"\n== {self.name}")
+        option = "--output-junit" if command[0] == "ctest" else "--junit-xml"
+        self.child = process.start([*command, option, str(self.report)], env, self.log)
+
+    def finish(self):
+        if self.began is None:
+            return
+        code, _ = process.finish(self.child)
+        self.seconds = time.monotonic() - self.began
+        if self.log:
+            say(f"\n== {self.name}")
+            self.log.seek(0)
+            print(self.log.read(), end="", flush=True)
+            self.log.close()
+        self.count(code)
+
+    def count(self, code):
+        """Counts the cases of the JUnit file. No file, no cases, or an exit code that the cases do not explain is a failure too."""
+        try:
+            cases = list(ElementTree.parse(self.report).iter("testcase"))
+        except (OSError, ElementTree.ParseError):
+            cases = []
+        for case in cases:
+            skipped = case.find("skipped")
+            # ctest has `skipped` for a program or fixture that is missing as well
+            broken = case.get("status") == "notrun" and not (skipped is not None and skipped.get("message", "").startswith("SKIP_"))
+            if broken or case.find("failure") is not None or case.find("error") is not None:
+                self.failed += 1
+            elif skipped is not None or case.get("status") == "disabled":
+                self.skipped += 1
+            else:
+                self.passed += 1
+        if not cases:
+            self.failed, self.note = 1, f"no test ran (exit code {code})"
+        elif code != 0 and self.failed == 0:
+            self.failed, self.note = 1, f"exit code {code}"
+
+
+def run_all(slow, suites):
+    """Prepares what the suites need, then runs those whose needs are met; fills the list as it goes."""
+    def prepare(name, *arguments):
+        say(f"\n== {name}")
+        code, out = process.run(["scripts/setup", *arguments], capture=True)
+        if code != 0:
+            suites.append(Suite(name, f"failed (exit code {code})"))
+        return code == 0, out.strip()
+
+    packages = process.start(["scripts/setup", "venv"])  # mostly waits, so it goes beside the build
+    cpu, _ = prepare("build cpu", "build", "cpu")
+    if cpu:
+        prepare("build pristine", "build", "cpu", "pristine")  # ctest would build it too, but tests beside it need it
+    asan, _ = prepare("build debug-asan", "build", "debug-asan")
+    code, _ = process.finish(packages)
+    venv = code == 0
+    if not venv:
+        suites.append(Suite("python packages", f"failed (exit code {code})"))
+    has_model, model = prepare("model", "model")
+
+    # one thread per program: ggml's barriers spin, and the tests share the machine
+    env = dict(os.environ, HWKV_BIN=str(ROOT / "build" / "bin"), HWKV_TEST_STRICT="1", LLAMA_ARG_THREADS="1", OMP_NUM_THREADS="1")
+    if has_model:
+        env["HWKV_TEST_MODEL"] = model
+
+    ctest = ["ctest", "--timeout", "900", "--output-on-failure", *([] if slow else ["-LE", "slow"])]
+    pytest = [*PYTEST, "-q", *(["-m", ""] if slow else []), *shlex.split(os.environ.get("PYTEST_ARGS", ""))]
+    REPORTS.mkdir(parents=True, exist_ok=True)
+
+    def start(name, command, ready, background=False):
+        suites.append(Suite(name, "" if ready else "did not run: see above"))
+        if ready:
+            suites[-1].start(command, env, background)
+        return suites[-1]
+
+    # two cores, and tests that mostly wait or use one: two of pytest's at a time, the programs of ctest beside them
+    beside = [
+        start("ctest build", [*ctest, "--test-dir", "build"], cpu, background=True),
+        start("ctest build-asan", [*ctest, "--test-dir", "build-asan"], asan, background=True),
+    ]
+    start("pytest tests/py", [*pytest, "-n", "2", "--dist", "worksteal", "tests/py"], cpu and venv).finish()
+    for suite in beside:
+        suite.finish()
+    start("pytest tools/server/tests", [*pytest, "-n", "2", "--dist", "loadfile", "tools/server/tests"], cpu and venv and has_model).finish()
+
+
+def print_table(suites):
+    width = max(len(suite.name) for suite in suites)
+    print(f"\n{'suite':<{width}}  passed  failed  skipped  seconds")
+    for suite in suites:
+        print(f"{suite.name:<{width}}  {suite.passed:6}  {suite.failed:6}  {suite.skipped:7}  {suite.seconds:7.1f}  {suite.note}".rstrip())
+    passed, failed, skipped = (sum(getattr(suite, key) for suite in suites) for key in ("passed", "failed", "skipped"))
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    return failed
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slow", action="store_true", help="run the slow tests too")
+    options = parser.parse_args(arguments)
+
+    def work():
+        os.chdir(ROOT)
+        suites = []
+        run_all(options.slow, suites)
+        return 1 if print_table(suites) else 0
+
+    return process.exit_code(work, "interrupted: the remaining suites did not run")

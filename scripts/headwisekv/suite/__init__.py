@@ -1,0 +1,1 @@
+"""llama.cpp's own server tests on the pristine build and on ours."""

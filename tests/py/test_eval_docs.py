@@ -1,0 +1,89 @@
+"""Commands in docs/evaluation.md and docs/reproduce.md: scripts and programs take the options that are written there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from server_process import ROOT, need_program
+
+from headwisekv.bench import capacity, systems, systems_run
+from headwisekv.evaluate import __main__ as cli
+
+PAGES = ("evaluation.md", "reproduce.md")
+OF_OTHERS = {"cmake", "cd", "pip", "lm_eval", "tau2", "scripts/setup", "MODEL="}  # not ours to check
+
+
+def commands(page):
+    """Every command of the sh blocks, as words."""
+    text = (ROOT / "docs" / page).read_text()
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in line.split(" && "):
+                words = shlex.split(part.replace("$MODEL", "model.gguf"), comments=True)
+                if words:
+                    yield [word for word in words if word != "&"]
+
+
+def parse(words):
+    """Reads our scripts' options; a wrong one is a SystemExit."""
+    name, arguments = words[0], words[1:]
+    if name == "make":
+        if words[1:2] == ["eval"]:
+            given = shlex.split(words[2].removeprefix("ARGS=")) if len(words) > 2 else []
+            parse(["scripts/eval", *given])
+    elif name == "scripts/eval":
+        if arguments != ["--help"]:
+            default = [] if arguments and not arguments[0].startswith("-") else ["all", "--model-file", "m", "--policy", "p"]
+            cli.read_options([*default, *arguments])
+    elif words[:2] == ["scripts/bench", "systems"]:
+        systems.parse_args(words[2:])
+    elif words[:2] == ["scripts/bench", "capacity"]:
+        capacity.parse_args(words[2:])
+    else:
+        return False
+    return True
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("page", PAGES)
+def test_scripts_take_these_options(page):
+    seen = [words for words in commands(page) if parse(words)]
+    assert len(seen) >= 5
+
+
+@pytest.mark.bridge
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_have_these_options(page):
+    helps = {}
+    for words in commands(page):
+        program = Path(words[0])
+        if program.parent.name == "bin":
+            if program.name not in helps:
+                command = [need_program(program.name)] + ([words[1]] if program.name == "llama-kv-policy" else []) + ["--help"]
+                helps[program.name] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        elif words[:2] == ["scripts/bench", "speed"]:
+            helps["bench"] = subprocess.run([sys.executable, ROOT / words[0], "speed", "--help"], capture_output=True, text=True, check=True).stdout
+        else:
+            assert words[0] in OF_OTHERS or re.match(r"[A-Z]+=", words[0]) or parse(words), words
+            continue
+        for word in words[1:]:
+            if word.startswith("-"):
+                assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", helps[program.name]), (program.name, word)
+
+
+@pytest.mark.unit
+def test_the_page_says_how_the_server_is_started():
+    options = systems.parse_args(["--model", "m"])
+    arguments = " ".join(map(str, systems_run.server_arguments(options, systems_run.Method("full"), 8192, True)))
+    text = (ROOT / "docs" / "reproduce.md").read_text()
+    flags = re.search(r"`(--no-warmup [^`]+)`", text)[1]
+    assert flags in arguments
+
+
+@pytest.mark.unit
+def test_results_are_measured_or_said_not_to_be():
+    text = (ROOT / "docs" / "results.md").read_text()
+    assert "Not measured yet: `make eval`" in text or all(f"- {what}: " in text for what in ("machine", "commit", "policy", "command"))
