@@ -2,20 +2,24 @@
 
 import random
 
+from headwisekv.policy import kept, windows
+
 BYTES = 2 * 64 * 2  # K and V of a head and position: 64 elements of f16 each
 
 
-def chosen_by(scores, tau, codebook):
-    return [[next(w for w, s in zip(codebook, head) if s >= tau) for head in row] for row in scores]
+def chosen_by(scores, tau):
+    """Entries of the codebook."""
+    return [[next(ie for ie, s in enumerate(head) if s >= tau) for head in row] for row in scores]
 
 
-def point(name, codebook, context, windows, scores=None, **more):
-    flat = [w for row in windows for w in row]
-    kept = sum(context if w == "full" else w for w in flat)
-    made = {"name": name, "windows": windows, "retention": kept / (len(flat) * context), "bytes": kept * BYTES, "artifact_id": "0" * 64, **more}
+def point(name, codebook, context, rows, scores=None, **more):
+    """rows: entries of the codebook, a row for each layer."""
+    flat = [codebook[ie] for row in rows for ie in row]
+    n_kept = sum(kept(window, context) for window in flat)
+    made = {"name": name, "windows": windows(codebook, rows), "retention": n_kept / (len(flat) * context), "bytes": n_kept * BYTES, "artifact_id": "0" * 64, **more}
     if scores:
         made["scores"] = scores
-        made["min_score"] = min(s[codebook.index(w)] for ws, ss in zip(windows, scores) for w, s in zip(ws, ss))
+        made["min_score"] = min(s[ie] for row, ss in zip(rows, scores) for ie, s in zip(row, ss))
     return made
 
 
@@ -41,7 +45,7 @@ def policy(heads, taus=(0.98, 0.99, 0.995), codebook=(256, 1024, 4096, "full"), 
     for tau in taus:
         scores = [[[*sorted(round(1 - 10 ** rng.uniform(-4, -0.5), 6) for _ in codebook[1:]), 1] for _ in range(n)] for n in heads]
         more = {"validation": validation(rng, heads)} if validated else {}
-        points.append(point(f"tau-{tau}", codebook, context, chosen_by(scores, tau, codebook), scores, tau=tau, **more))
+        points.append(point(f"tau-{tau}", codebook, context, chosen_by(scores, tau), scores, tau=tau, **more))
     return {
         "format": "headwisekv-policy", "version": 1,
         "model": {"architecture": "llama", "name": name, "fingerprint": "", "type_fingerprint": "", "n_layer": len(heads),
@@ -52,10 +56,10 @@ def policy(heads, taus=(0.98, 0.99, 0.995), codebook=(256, 1024, 4096, "full"), 
     }
 
 
-def unscored(heads, window=1024, **options):
+def unscored(heads, ie=1, **options):
     """One point chosen by hand, as llama-kv-policy makes it."""
     made = policy(heads, taus=(), **options)
-    made["operating_points"] = [point("uniform", made["codebook"], made["context"], [[window] * n for n in heads], method="uniform")]
+    made["operating_points"] = [point("uniform", made["codebook"], made["context"], [[ie] * n for n in heads], method="uniform")]
     made["selected"] = "uniform"
     del made["calibration"]
     return made

@@ -12,6 +12,8 @@ import pytest
 import report_policy
 from server_process import ROOT
 
+from headwisekv.policy import entries
+
 pytestmark = pytest.mark.unit
 
 EVIL = "</script><script>alert(1)</script> \"q\" 'x' & <!-- \u00e9 ]]>"
@@ -271,17 +273,17 @@ def test_statistics_of_points_and_layers_are_right(statistics):
 
     point = policy["operating_points"][1]
     rows = table(text, "layers: ")
-    for row, windows, scores in zip(rows, point["windows"], point["scores"], strict=True):
-        chosen = [s[policy["codebook"].index(w)] for w, s in zip(windows, scores)]
-        assert int(row[1]) == len(windows)
+    for row, chosen_entries, scores in zip(rows, entries(policy, point), point["scores"], strict=True):
+        chosen = [s[ie] for ie, s in zip(chosen_entries, scores)]
+        assert int(row[1]) == len(chosen_entries)
         assert row[3] == f"{min(chosen):.4f}" and row[4] == f"{sum(chosen) / len(chosen):.4f}"
 
 
 def test_statistics_list_the_most_demanding_heads(statistics):
     policy = report_policy.policy([8, 8], taus=(0.99,))
-    point, codebook = policy["operating_points"][0], policy["codebook"]
-    heads = [(-codebook.index(w), s[-2], il, ih) for il, (ws, ss) in enumerate(zip(point["windows"], point["scores"]))
-             for ih, (w, s) in enumerate(zip(ws, ss))]
+    point = policy["operating_points"][0]
+    heads = [(-ie, s[-2], il, ih) for il, (row, ss) in enumerate(zip(entries(policy, point), point["scores"]))
+             for ih, (ie, s) in enumerate(zip(row, ss))]
     rows = table(statistics(policy), "most demanding heads")
     assert [(int(row[0]), int(row[1])) for row in rows] == [head[2:] for head in sorted(heads)[:10]]
 

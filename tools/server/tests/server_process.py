@@ -1,7 +1,6 @@
 """Where the programs and the model are, and a llama-server that a test can start and stop."""
 
 import os
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -9,15 +8,12 @@ from pathlib import Path
 import pytest
 import requests
 
-ROOT = Path(__file__).resolve().parents[3]
+from headwisekv.core import ROOT
+from headwisekv.fetch import cache_dir
+from headwisekv.server import free_port
+
 MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TIMEOUT = 60  # seconds for any one request; a chat of some tokens takes about one
-
-
-def cache_dir():
-    if os.environ.get("HWKV_CACHE_DIR"):
-        return Path(os.environ["HWKV_CACHE_DIR"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwisekv"
 
 
 def need(path, hint):
@@ -36,12 +32,6 @@ def need_program(name):
 
 def need_model():
     return need(Path(os.environ.get("HWKV_TEST_MODEL") or cache_dir() / MODEL_NAME), "run scripts/setup model")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class ServerProcess:
