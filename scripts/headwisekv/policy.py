@@ -43,7 +43,10 @@ def find_point(policy, name, path):
 def entries(policy, point):
     """Entries of a point, a row for each layer and a column for each KV head."""
     index = {window: ie for ie, window in enumerate(policy["codebook"])}
-    return [[index[window] for window in row] for row in point["windows"]]
+    try:
+        return [[index[window] for window in row] for row in point["windows"]]
+    except KeyError as window:
+        raise Failure(f"operating point '{point['name']}': found window {window}, expected one of the codebook") from None
 
 
 def windows(codebook, rows):

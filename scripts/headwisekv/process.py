@@ -77,6 +77,7 @@ def stop_sessions():
                 child.wait(seconds)
             except subprocess.TimeoutExpired:
                 pass
+    sessions.clear()
 
 
 def setup(*arguments):
@@ -93,9 +94,9 @@ def exit_code(work, interrupted=None):
     try:
         return core.exit_code(work)
     except Interrupted as signalled:
-        stop_sessions()
-        if interrupted:
-            say(interrupted)
-        return 128 + signalled.args[0]
+        number = signalled.args[0]
     finally:
         stop_sessions()
+    if interrupted:
+        say(interrupted)
+    return 128 + number

@@ -257,3 +257,9 @@ def test_model_that_cannot_be_loaded_is_named(speed, tmp_path):
     path.write_bytes(b"GGUF" + bytes(64))
     _, err = speed("--model", path, "--rows", "plain", "--context", "512", "--depths", "0", code=1)
     assert err.splitlines()[-1].startswith("error: row pristine: speed-run ended with code 1: speed-run: cannot load the model")
+
+
+@pytest.mark.parametrize("arguments, code", [([], 2), (["spead"], 2), (["--help"], 0), (["speed", "--help"], 0)])
+def test_commands_of_the_bench(arguments, code):
+    done = subprocess.run([BENCH, *arguments], capture_output=True, text=True, timeout=30)
+    assert done.returncode == code and "speed" in done.stdout + done.stderr

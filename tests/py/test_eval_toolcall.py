@@ -1,4 +1,4 @@
-"""scripts/eval: what a dialogue with tools asks of an endpoint. The whole dialogue is in test_hweval_server.py."""
+"""scripts/eval: what a dialogue with tools asks of an endpoint. The whole dialogue is in test_eval_server.py."""
 
 import json
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import tiny_gguf
 from seqcalib_reference import Reference
-from seqcalib_tool import CHOICE, CONTEXT, LETTERS, SHORT, TAUS, WINDOWS, agreement, check_numbers, select, tool, units  # noqa: F401 (fixture)
+from seqcalib_tool import CHOICE, CONTEXT, LETTERS, SHORT, TAUS, agreement, check_numbers, select, tool, units  # noqa: F401 (fixture)
 from test_headwise_archs import ARCHS
 
 pytestmark = pytest.mark.bridge

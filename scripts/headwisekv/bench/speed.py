@@ -32,16 +32,16 @@ def save(data, samples, folder):
         write_whole(folder / name, text)
 
 
-def new_data(args, rows, policies):
-    """What a result depends on is in `setting`: --resume wants it unchanged."""
-    files = {ROWS[name].policy: policies[ROWS[name].policy] for name in rows}
+def new_data(args, rows, files):
+    """What a result depends on is in `setting`: --resume wants it unchanged. `files` are the policies by their kind."""
+    kinds = {ROWS[name].policy for name in rows} - {"none"}
     return {
         "format": "headwisekv-speed", "version": 1, "base": BASE, "depths": args.depths, "min_rounds": args.min_rounds, "noise_limit": NOISE_LIMIT,
         "setting": {
             "model": args.model.name, "model_bytes": args.model.stat().st_size, "threads": args.threads, "context": args.context,
             "n_prefill": args.n_prefill, "n_decode": args.n_decode,
             "programs": {"pristine": row_hash(BASE), "ours": row_hash("plain")},
-            "policies": {kind: sha256_file(file) for kind, file in files.items() if kind != "none"},
+            "policies": {kind: sha256_file(files[kind]) for kind in sorted(kinds)},
         },
         "machine": {key: machine()[key] for key in ("cpu", "n_cpus")},
         "rows": {}, "samples": [], "results": [], "ended": "interrupted",
@@ -68,8 +68,8 @@ def resume(data, path):
 
 
 class Bench:
-    def __init__(self, args, data, samples, policies, progress):
-        self.args, self.data, self.samples, self.policies, self.progress = args, data, samples, policies, progress
+    def __init__(self, args, data, samples, files, progress):
+        self.args, self.data, self.samples, self.files, self.progress = args, data, samples, files, progress
         self.deadline = time.monotonic() + 60 * args.time_limit
         self.began = time.monotonic()
         self.children, self.states = {}, None
@@ -83,7 +83,7 @@ class Bench:
         for name in rows:
             self.progress.show(f"loading {name}", 0.0)
             row = ROWS[name]
-            child = Child(row, self.args.model, self.args.context, cpus, self.policies[row.policy], self.args.out)
+            child = Child(row, self.args.model, self.args.context, cpus, self.files[row.policy], self.args.out)
             self.children[name] = child
             self.data["rows"][name] = {"title": row.title, "policy": row.policy, "kernel": row.kernel, **child.about, "ideal": self.ideal(child)}
         n_policies = len({ROWS[name].policy for name in rows})
@@ -94,7 +94,7 @@ class Bench:
         """Decode speed at each depth if it were bytes read alone, as a multiple of the plain cache's."""
         if child.row.policy == "none":
             return {str(depth): 1.0 for depth in self.args.depths}
-        path = self.policies[child.row.policy]
+        path = self.files[child.row.policy]
         policy = policies.read(path)
         chosen = policies.entries(policy, policies.find_point(policy, policy["selected"], path))
         weights = child.about["weights_bytes"]
@@ -202,12 +202,12 @@ def run(args):
     if not args.model.is_file():
         raise Failure(f"--model is '{args.model}', but there is no such file")
     args.out.mkdir(parents=True, exist_ok=True)
-    policies = make_policies(rows, args.model, args.context, args.out)
-    rows = [name for name in rows if policies[ROWS[name].policy] is not None]
-    data = new_data(args, rows, policies)
+    files = make_policies(rows, args.model, args.context, args.out)
+    rows = [name for name in rows if files[ROWS[name].policy] is not None]
+    data = new_data(args, rows, files)
     samples = resume(data, args.out / "speed.json") if args.resume else Samples()
 
-    bench = Bench(args, data, samples, policies, progress)
+    bench = Bench(args, data, samples, files, progress)
     code = 0
     try:
         bench.start(rows)
@@ -215,7 +215,6 @@ def run(args):
         data["ended"] = bench.rounds()
         bench.close()
     except process.Interrupted as interrupted:
-        process.stop_sessions()
         code = 128 + interrupted.args[0]
         progress.say("interrupted: --resume goes on")
     finally:

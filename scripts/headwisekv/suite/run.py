@@ -237,7 +237,6 @@ def write_table():
 
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="scripts/server-suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-
     parser.add_argument("--models", type=some_of(SETS, "models"), default=list(SETS), metavar="SETS", help=f"{','.join(SETS)} (default) or one of them")
     parser.add_argument("--build", type=some_of(table.BUILDS, "build"), default=list(table.BUILDS), metavar="BUILDS",
                         help=f"{','.join(table.BUILDS)} (default) or some of them")

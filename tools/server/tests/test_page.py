@@ -10,7 +10,7 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from page_browser import DESK, PHONE, Page, make_driver
+from page_browser import PHONE, Page, make_driver
 from server_process import ROOT, TIMEOUT, ServerProcess
 from tiny_model import SHIPPED_POLICY
 
