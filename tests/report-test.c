@@ -3,8 +3,8 @@
 //   report-test html POLICY OUT
 //   report-test statistics POLICY [POINT]
 
-#include "report.h"
-#include "statistics.h"
+#include "seqcalib-report.h"
+#include "seqcalib-statistics.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,17 +1,21 @@
 // llama-seqcalib: how much history every KV head needs, found layer by layer.
 
-#include "calibrate.h"
-#include "estimate.h"
-#include "options.h"
-#include "output.h"
-#include "progress.h"
-#include "report.h"
-#include "statistics.h"
-#include "text.h"
-#include "tool.h"
-#include "validate.h"
-#include "work.h"
+#include "seqcalib-calibrate.h"
+#include "seqcalib-estimate.h"
+#include "seqcalib-options.h"
+#include "seqcalib-output.h"
+#include "seqcalib-report.h"
+#include "seqcalib-statistics.h"
+#include "seqcalib-validate.h"
+#include "seqcalib-work.h"
 
+#include "tool-file.h"
+#include "tool-json.h"
+#include "tool-llama.h"
+#include "tool-progress.h"
+#include "tool-text.h"
+
+#include "hwkv-error.h"
 #include "hwkv-version.h"
 #include "llama-hwkv-model.h"
 
@@ -24,24 +28,23 @@
 // everything a run holds
 struct run {
     struct sc_options    opt;
-    struct sc_log        log;
+    struct tool_log        log;
     struct llama_model * model;
     struct hwkv_geometry geo;
-    struct sc_text       text;
+    struct tool_text       text;
     struct sc_holdout    holdout;
     llama_token        * tokens;
-    int32_t              codebook[HWKV_CODE_MAX];
+    struct hwkv_entry    codebook[HWKV_CODE_MAX];
     struct sc_input      in;
     struct sc_calib      calib;
-    struct sc_progress * progress;
+    struct tool_progress * progress;
     char               * work_path;
 };
 
 static int fail(const struct run * run, const struct hwkv_error * err) {
     char line[512];
     const bool more = err->code == HWKV_ERR_INTERNAL && run->log.error[0];
-    sc_say("error", "%s%s%s%s", hwkv_error_format(err, line, sizeof(line)), more ? " (" : "", more ? run->log.error : "", more ? ")" : "");
-    return SC_EXIT_FAIL;
+    return tool_fail("%s%s%s%s", hwkv_error_format(err, line, sizeof(line)), more ? " (" : "", more ? run->log.error : "", more ? ")" : "");
 }
 
 // Adds the file to an error that names none.
@@ -49,7 +52,7 @@ static int name_file(struct hwkv_error * err, const char * path, int status) {
     if (status != HWKV_OK && err->path[0] == '\0') {
         char msg[sizeof(err->msg)];
         snprintf(msg, sizeof(msg), "%s", err->msg);
-        sc_text_fail(err, status, path, "%s", msg);
+        hwkv_fail(err, status, path, "%s", msg);
     }
     return status;
 }
@@ -58,25 +61,16 @@ static int show_statistics(const char * path) {
     struct hwkv_policy * policy;
     struct hwkv_error err;
     if (hwkv_policy_load(&policy, path, &err) != HWKV_OK) {
-        char line[512];
-        sc_say("error", "%s: %s", path, hwkv_error_format(&err, line, sizeof(line)));
-        return SC_EXIT_FAIL;
+        return tool_fail_file(path, &err);
     }
     sc_statistics(stdout, policy, -1);
     hwkv_policy_free(policy);
-    return fflush(stdout) == 0 ? SC_EXIT_OK : SC_EXIT_FAIL;
+    return tool_finish(TOOL_EXIT_OK);
 }
 
 static int check_input(const char * path) {
-    FILE * f = fopen(path, "rb");
-    const bool ok = f && !(fgetc(f) == EOF && ferror(f));
-    if (!ok) {
-        sc_say("error", "%s: cannot be read: %s", path, strerror(errno));
-    }
-    if (f) {
-        fclose(f);
-    }
-    return ok ? SC_EXIT_OK : SC_EXIT_FAIL;
+    const int unreadable = tool_check_readable(path);
+    return unreadable ? tool_fail("%s: cannot be read: %s", path, strerror(unreadable)) : TOOL_EXIT_OK;
 }
 
 static int make_work_path(struct run * run) {
@@ -86,11 +80,10 @@ static int make_work_path(struct run * run) {
     const size_t size = strlen(base) + 8;
     run->work_path = malloc(size);
     if (!run->work_path) {
-        sc_say("error", "out of memory");
-        return SC_EXIT_FAIL;
+        return tool_fail("out of memory");
     }
     snprintf(run->work_path, size, "%s%s", base, opt->work ? "" : ".work");
-    return SC_EXIT_OK;
+    return TOOL_EXIT_OK;
 }
 
 // A policy takes hours: another one is not overwritten by mistake. A run that is resumed was allowed to when it began.
@@ -99,13 +92,12 @@ static int check_overwrite(const struct run * run) {
     struct stat st;
 
     if (opt->force || strcmp(opt->out, "-") == 0 || stat(opt->out, &st) != 0) {
-        return SC_EXIT_OK;
+        return TOOL_EXIT_OK;
     }
     if (opt->resume && stat(run->work_path, &st) == 0 && st.st_size > 0) {
-        return SC_EXIT_OK;
+        return TOOL_EXIT_OK;
     }
-    sc_say("error", "%s: found a file, expected none, or --force to overwrite it", opt->out);
-    return SC_EXIT_FAIL;
+    return tool_fail("%s: found a file, expected none, or --force to overwrite it", opt->out);
 }
 
 // What would fail after the model has been loaded, or after hours, fails here.
@@ -114,25 +106,25 @@ static int check_files(struct run * run) {
     struct hwkv_error err;
 
     int code = check_input(opt->model);
-    for (int32_t i = 0; i < opt->n_file && code == SC_EXIT_OK; i++) {
-        code = check_input(opt->files[i]);
+    for (int32_t i = 0; i < opt->files.n && code == TOOL_EXIT_OK; i++) {
+        code = check_input(opt->files.items[i]);
     }
-    for (int32_t i = 0; i < opt->n_holdout_file && code == SC_EXIT_OK; i++) {
-        code = check_input(opt->holdout_files[i]);
+    for (int32_t i = 0; i < opt->holdout_files.n && code == TOOL_EXIT_OK; i++) {
+        code = check_input(opt->holdout_files.items[i]);
     }
-    if (code != SC_EXIT_OK || opt->dry_run) {
+    if (code != TOOL_EXIT_OK || opt->dry_run) {
         return code;
     }
 
-    int status = strcmp(opt->out, "-") == 0 ? HWKV_OK : sc_check_output(opt->out, false, &err);
+    int status = strcmp(opt->out, "-") == 0 ? HWKV_OK : name_file(&err, opt->out, tool_check_writable(opt->out, false, &err));
     if (status == HWKV_OK && opt->html) {
-        status = sc_check_output(opt->html, true, &err);
+        status = name_file(&err, opt->html, tool_check_writable(opt->html, true, &err));
     }
     if (status != HWKV_OK) {
         return fail(run, &err);
     }
     code = make_work_path(run);
-    return code == SC_EXIT_OK ? check_overwrite(run) : code;
+    return code == TOOL_EXIT_OK ? check_overwrite(run) : code;
 }
 
 static int load_model(struct run * run) {
@@ -143,20 +135,18 @@ static int load_model(struct run * run) {
     params.n_gpu_layers = opt->n_gpu_layers;
     run->model = llama_model_load_from_file(opt->model, params);
     if (!run->model) {
-        sc_say("error", "%s: not a model that llama.cpp can load: %s", opt->model, run->log.error);
-        return SC_EXIT_FAIL;
+        return tool_fail("%s: not a model that llama.cpp can load: %s", opt->model, run->log.error);
     }
     if (llama_hwkv_model_geometry(run->model, &run->geo, &err) != HWKV_OK) {
         return fail(run, &err);
     }
     if (run->geo.n_full == 0) {
-        sc_say("error", "%s: found no full-attention layer, there is nothing to calibrate", opt->model);
-        return SC_EXIT_FAIL;
+        return tool_fail("%s: found no full-attention layer, there is nothing to calibrate", opt->model);
     }
     const int32_t n_ctx_train = llama_model_n_ctx_train(run->model);
     const int code = sc_options_settle(opt, n_ctx_train);
-    if (code == SC_EXIT_OK && opt->n_ctx > n_ctx_train) {
-        sc_say("warning", "the context is %d, the model was trained for %d", opt->n_ctx, n_ctx_train);
+    if (code == TOOL_EXIT_OK && opt->n_ctx > n_ctx_train) {
+        tool_warn("the context is %d, the model was trained for %d", opt->n_ctx, n_ctx_train);
     }
     return code;
 }
@@ -166,64 +156,54 @@ static int load_text(struct run * run) {
     struct hwkv_error err;
 
     // the held-out pieces and the chat come after the others
-    const bool    rest  = opt->n_holdout > 0 && opt->n_holdout_file == 0;
+    const bool    rest  = opt->n_holdout > 0 && opt->holdout_files.n == 0;
     const int64_t n_all = opt->n_seq + (rest ? opt->n_holdout + 1 : 0);
 
-    struct sc_text_params params = {
+    struct tool_text_params params = {
         .vocab         = llama_model_get_vocab(run->model),
-        .paths         = opt->files,
-        .n_path        = opt->n_file,
+        .paths         = opt->files.items,
+        .n_path        = opt->files.n,
         .parse_special = opt->parse_special,
         .n_tokens_max  = n_all*opt->n_ctx,
     };
-    if (sc_text_load(&run->text, &params, &err) != HWKV_OK) {
+    if (tool_text_load(&run->text, &params, &err) != HWKV_OK) {
         return fail(run, &err);
     }
-    const int64_t n_found = sc_text_n_seq(&run->text, opt->n_ctx);
+    const int64_t n_found = tool_text_n_seq(&run->text, opt->n_ctx);
     if (n_found < opt->n_seq) {
-        sc_say("error", "%s: found %lld tokens, enough for %lld sequences of %d, expected %d", run->text.source, (long long) run->text.n_tokens, (long long) n_found,
+        return tool_fail("%s: found %lld tokens, enough for %lld sequences of %d, expected %d", run->text.source, (long long) run->text.n_tokens, (long long) n_found,
                opt->n_ctx, opt->n_seq);
-        return SC_EXIT_FAIL;
     }
 
     run->tokens = malloc(sizeof(llama_token)*(size_t) opt->n_seq*(size_t) opt->n_ctx);
     if (!run->tokens) {
-        sc_say("error", "out of memory");
-        return SC_EXIT_FAIL;
+        return tool_fail("out of memory");
     }
     for (int32_t i = 0; i < opt->n_seq; i++) {
-        sc_text_piece(&run->text, i, opt->n_ctx, run->tokens + (int64_t) i*opt->n_ctx);
+        tool_text_piece(&run->text, i, opt->n_ctx, run->tokens + (int64_t) i*opt->n_ctx);
     }
     if (opt->n_holdout == 0) {
-        return SC_EXIT_OK;
+        return TOOL_EXIT_OK;
     }
 
-    struct sc_text text;
-    params.paths        = rest ? opt->files : opt->holdout_files;
-    params.n_path       = rest ? opt->n_file : opt->n_holdout_file;
+    struct tool_text text;
+    params.paths        = rest ? opt->files.items : opt->holdout_files.items;
+    params.n_path       = rest ? opt->files.n : opt->holdout_files.n;
     params.n_tokens_max = rest ? n_all*opt->n_ctx : (int64_t) (opt->n_holdout + 1)*opt->n_ctx;
-    int status = sc_text_load(&text, &params, &err);
+    int status = tool_text_load(&text, &params, &err);
     if (status == HWKV_OK) {
         status = sc_holdout_init(&run->holdout, run->model, &text, rest ? opt->n_seq : 0, opt->n_holdout, opt->n_ctx, &err);
     }
-    return status == HWKV_OK ? SC_EXIT_OK : fail(run, &err);
+    return status == HWKV_OK ? TOOL_EXIT_OK : fail(run, &err);
 }
 
 static void make_input(struct run * run) {
     const struct sc_options * opt = &run->opt;
 
-    memcpy(run->codebook, opt->windows, sizeof(int32_t)*(size_t) opt->n_window);
-    run->codebook[opt->n_window] = HWKV_FULL;
-
-    // hwkv knows the cache types by ggml's names
-    enum ggml_type types[HWKV_TYPE_COUNT] = { GGML_TYPE_F32 };
-    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
-        const char * name = ggml_type_name((enum ggml_type) i);
-        const int type = name ? hwkv_type_from_name(name) : -1;
-        if (type >= 0) {
-            types[type] = (enum ggml_type) i;
-        }
+    for (int32_t i = 0; i < opt->windows.n; i++) {
+        run->codebook[i] = hwkv_entry_of_window(opt->windows.w[i]);
     }
+    run->codebook[opt->windows.n] = hwkv_entry_of_window(HWKV_FULL);
 
     run->in = (struct sc_input) {
         .model      = run->model,
@@ -234,16 +214,16 @@ static void make_input(struct run * run) {
         .n_ubatch   = opt->n_ubatch,
         .n_thread   = opt->n_thread,
         .sinks      = opt->sinks,
-        .seed       = opt->seed,
+        .seed       = (uint64_t) opt->seed,
         .codebook   = run->codebook,
-        .n_codebook = opt->n_window + 1,
-        .type_k     = types[opt->type_k],
-        .type_v     = types[opt->type_v],
+        .n_codebook = opt->windows.n + 1,
+        .type_k     = tool_ggml_type(opt->type_k),
+        .type_v     = tool_ggml_type(opt->type_v),
         .tokens     = run->tokens,
         .per_layer  = opt->per_layer,
         .naive      = opt->naive,
         .progress   = run->progress,
-        .stop       = &sc_stop,
+        .stop       = &tool_stop,
     };
 }
 
@@ -255,10 +235,10 @@ static int restore_layer(void * user, int32_t row, uint64_t mask, const double *
 static int restore_validation(void * user, int32_t ip, const char * json, struct hwkv_error * err) {
     struct run * run = user;
     if (ip < 0 || ip >= run->calib.n_tau || run->calib.validation[ip]) {
-        return sc_text_fail(err, HWKV_ERR_MISMATCH, NULL, "work file: found a point of another run");
+        return hwkv_fail(err, HWKV_ERR_MISMATCH, NULL, "work file: found a point of another run");
     }
     run->calib.validation[ip] = strdup(json);
-    return run->calib.validation[ip] ? HWKV_OK : sc_text_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    return run->calib.validation[ip] ? HWKV_OK : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
 }
 
 static int open_work(struct run * run, struct hwkv_error * err) {
@@ -269,8 +249,8 @@ static int open_work(struct run * run, struct hwkv_error * err) {
     struct hwkv_sha256 s;
     hwkv_sha256_init(&s);
     hwkv_sha256_string(&s, hwkv_version_line());
-    for (int32_t i = 0; i < opt->n_tau; i++) {
-        sc_artifact_id(&run->in, opt->tau[i], hex);
+    for (int32_t i = 0; i < opt->taus.n; i++) {
+        sc_artifact_id(&run->in, opt->taus.tau[i], hex);
         hwkv_sha256_string(&s, hex);
     }
     hwkv_sha256_i64(&s, opt->n_ubatch);
@@ -292,10 +272,12 @@ static void print_agreement(const struct run * run) {
         return;
     }
     if (run->opt.json_progress) {
-        fprintf(stderr, "{\"agreement\": %.9g}\n", agreement);
+        struct hwkv_json * object = hwkv_json_new_object();
+        hwkv_json_add(object, "agreement", tool_json_measure(agreement));
+        tool_json_print_line(stderr, object);
     } else {
         // rounded down: what is said holds
-        sc_progress_line(run->progress, "replay and traced attention agree to %.6f or better", floor(agreement*1e6)*1e-6);
+        tool_progress_line(run->progress, "replay and traced attention agree to %.6f or better", floor(agreement*1e6)*1e-6);
     }
 }
 
@@ -314,7 +296,7 @@ static int write_outputs(struct run * run, struct hwkv_error * err) {
         status = hwkv_policy_print(&text, policy, err);
         if (status == HWKV_OK) {
             if (fputs(text, stdout) == EOF || fflush(stdout) != 0) {
-                status = sc_text_fail(err, HWKV_ERR_IO, NULL, "stdout: %s", strerror(errno));
+                status = hwkv_fail(err, HWKV_ERR_IO, NULL, "stdout: %s", strerror(errno));
             }
             hwkv_string_free(text);
         }
@@ -325,15 +307,15 @@ static int write_outputs(struct run * run, struct hwkv_error * err) {
         status = name_file(err, opt->html, sc_report_html(opt->html, policy, err));
     }
 
-    int code = SC_EXIT_OK;
+    int code = TOOL_EXIT_OK;
     if (status != HWKV_OK) {
         code = fail(run, err);
     } else {
         sc_print_points(run->progress, policy);
         print_agreement(run);
         if (!selected) {
-            sc_say("error", "no operating point: none of %d fits the budget; the file holds them all", run->calib.n_tau);
-            code = SC_EXIT_NO_POINT;
+            tool_fail("no operating point: none of %d fits the budget; the file holds them all", run->calib.n_tau);
+            code = TOOL_EXIT_NO_POINT;
         }
     }
     hwkv_policy_free(policy);
@@ -343,14 +325,14 @@ static int write_outputs(struct run * run, struct hwkv_error * err) {
 static int calibrate(struct run * run) {
     struct hwkv_error err;
 
-    int status = sc_calib_init(&run->calib, &run->in, run->opt.tau, run->opt.n_tau, &err);
+    int status = sc_calib_init(&run->calib, &run->in, run->opt.taus.tau, run->opt.taus.n, &err);
     if (status == HWKV_OK) {
         status = open_work(run, &err);
     }
     if (status == HWKV_OK) {
-        sc_progress_start(run->progress, run->geo.n_full);
+        tool_progress_start(run->progress, run->geo.n_full);
         status = sc_calib_run(&run->calib, &err);
-        sc_progress_end(run->progress);
+        tool_progress_end(run->progress);
     }
     if (status == HWKV_OK && run->holdout.n_seq > 0) {
         status = sc_validate(&run->calib, &run->holdout, &err);
@@ -358,35 +340,35 @@ static int calibrate(struct run * run) {
 
     int code;
     if (status == SC_ERR_STOPPED) {
-        sc_say("error", "stopped; what is done is in %s, the same command with --resume goes on", run->work_path);
-        code = SC_EXIT_STOPPED;
+        tool_fail("stopped; what is done is in %s, the same command with --resume goes on", run->work_path);
+        code = TOOL_EXIT_STOPPED;
     } else if (status != HWKV_OK) {
         code = fail(run, &err);
     } else {
         code = write_outputs(run, &err);
     }
-    sc_work_close(run->calib.work, code == SC_EXIT_OK || code == SC_EXIT_NO_POINT);
+    sc_work_close(run->calib.work, code == TOOL_EXIT_OK || code == TOOL_EXIT_NO_POINT);
     run->calib.work = NULL;
     return code;
 }
 
 static int run_tool(struct run * run) {
     int code = check_files(run);
-    if (code == SC_EXIT_OK) {
+    if (code == TOOL_EXIT_OK) {
         code = load_model(run);
     }
-    if (code == SC_EXIT_OK) {
+    if (code == TOOL_EXIT_OK) {
         code = load_text(run);
     }
-    if (code != SC_EXIT_OK) {
+    if (code != TOOL_EXIT_OK) {
         return code;
     }
     make_input(run);
 
     if (run->opt.dry_run) {
         struct hwkv_error err;
-        const int status = sc_estimate(&run->in, run->opt.n_tau, run->holdout.n_seq, stdout, &err);
-        return status == HWKV_OK ? SC_EXIT_OK : status == SC_ERR_STOPPED ? SC_EXIT_STOPPED : fail(run, &err);
+        const int status = sc_estimate(&run->in, run->opt.taus.n, run->holdout.n_seq, stdout, &err);
+        return status == HWKV_OK ? TOOL_EXIT_OK : status == SC_ERR_STOPPED ? TOOL_EXIT_STOPPED : fail(run, &err);
     }
     return calibrate(run);
 }
@@ -394,27 +376,28 @@ static int run_tool(struct run * run) {
 int main(int argc, char ** argv) {
     static struct run run;
 
+    tool_begin("llama-seqcalib", tool_args_has(argc, argv, "--json-progress", NULL));
     int code = sc_options_read(&run.opt, argc, argv);
-    if (code != SC_EXIT_OK) {
-        return code < 0 ? fflush(stdout) != 0 : code;
+    if (code >= 0) {
+        return code;
     }
     if (run.opt.statistics) {
         return show_statistics(run.opt.statistics);
     }
 
-    sc_catch_signals();
+    tool_catch_signals();
     run.log.verbose = run.opt.verbose;
-    run.log.say     = run.opt.json_progress ? sc_say : NULL;
-    llama_log_set(sc_log_callback, &run.log);
+    run.log.json    = run.opt.json_progress;
+    llama_log_set(tool_log_callback, &run.log);
     llama_backend_init();
-    run.progress = sc_progress_init(stderr, run.opt.json_progress ? SC_PROGRESS_JSON : SC_PROGRESS_AUTO);
+    run.progress = tool_progress_init(stderr, run.opt.json_progress ? TOOL_PROGRESS_JSON : TOOL_PROGRESS_AUTO);
 
     code = run_tool(&run);
 
-    sc_progress_free(run.progress);
+    tool_progress_free(run.progress);
     sc_calib_free(&run.calib);
     sc_holdout_free(&run.holdout);
-    sc_text_free(&run.text);
+    tool_text_free(&run.text);
     hwkv_geometry_free(&run.geo);
     free(run.tokens);
     free(run.work_path);

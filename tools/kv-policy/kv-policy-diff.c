@@ -1,0 +1,136 @@
+// llama-kv-policy diff: exit codes as diff has them, 0 same, 1 different, 2 trouble
+
+#include "kv-policy.h"
+
+#include <string.h>
+
+#define EXIT_TROUBLE 2
+
+static const char USAGE[] =
+    "usage: llama-kv-policy diff FILE FILE [options]\n"
+    "\n"
+    "Lists the heads whose windows differ. Exit code: 0 same, 1 different, 2 trouble.\n"
+    "\n";
+
+struct side {
+    const char         * file;
+    const char         * point_name;
+    struct hwkv_policy * policy;
+    int32_t              ip;
+};
+
+static bool side_load(struct side * side) {
+    struct hwkv_error err;
+    if (hwkv_policy_load(&side->policy, side->file, &err) != HWKV_OK) {
+        tool_fail_file(side->file, &err);
+        return false;
+    }
+    side->ip = kvp_find_point(side->file, side->policy, side->point_name);
+    return side->ip >= 0;
+}
+
+// Windows can be compared when they are about the same heads.
+static bool same_heads(const struct hwkv_geometry * a, const struct hwkv_geometry * b) {
+    if (strcmp(a->architecture, b->architecture) != 0 || a->n_layer != b->n_layer || a->n_full != b->n_full) {
+        return false;
+    }
+    return memcmp(a->layers, b->layers, (size_t) a->n_full * sizeof(*a->layers)) == 0;
+}
+
+static void print_side(const char * mark, const struct side * side) {
+    const struct hwkv_point * point = hwkv_policy_point(side->policy, side->ip);
+
+    printf("%s ", mark);
+    tool_put_text(stdout, side->file);
+    printf(" point ");
+    tool_put_text(stdout, point->name);
+    const int32_t context = hwkv_policy_context(side->policy);
+    const double  query   = hwkv_retention_query(hwkv_policy_geometry(side->policy), hwkv_policy_codebook(side->policy, NULL), point->entries, context);
+    printf(": context %d, sinks %d, R_C %.2f%%, R^Q %.2f%%, %.2f MiB\n", context, hwkv_policy_sinks(side->policy), 100.0 * point->retention,
+           100.0 * query, tool_mib(point->bytes));
+}
+
+static const struct hwkv_entry * entry_of(const struct side * side, int32_t unit) {
+    return &hwkv_policy_codebook(side->policy, NULL)[hwkv_policy_point(side->policy, side->ip)->entries[unit]];
+}
+
+static bool same_entry(const struct hwkv_entry * a, const struct hwkv_entry * b) {
+    return a->window == b->window && a->type_k == b->type_k && a->type_v == b->type_v;
+}
+
+static int print_diff(const struct side * a, const struct side * b) {
+    const struct hwkv_geometry * geo = hwkv_policy_geometry(a->policy);
+
+    print_side("---", a);
+    print_side("+++", b);
+
+    int32_t n_differ  = 0;
+    int32_t n_longer  = 0;
+    int32_t n_shorter = 0;
+    for (int32_t row = 0; row < geo->n_full; row++) {
+        for (int32_t ih = 0; ih < geo->layers[row].n_head_kv; ih++) {
+            const struct hwkv_entry * ea = entry_of(a, hwkv_policy_unit(a->policy, row, ih));
+            const struct hwkv_entry * eb = entry_of(b, hwkv_policy_unit(b->policy, row, ih));
+            if (same_entry(ea, eb)) {
+                continue;
+            }
+            char na[TOOL_ENTRY_NAME];
+            char nb[TOOL_ENTRY_NAME];
+            printf("layer %4d head %4d: %10s -> %10s\n", geo->layers[row].il, ih, tool_entry_name(ea, na), tool_entry_name(eb, nb));
+            n_differ  += 1;
+            n_longer  += eb->window > ea->window;
+            n_shorter += eb->window < ea->window;
+        }
+    }
+    printf("%d of %d heads differ: %d longer, %d shorter in the second\n", n_differ, hwkv_policy_n_unit(a->policy), n_longer, n_shorter);
+
+    // the same window with other sinks holds other positions
+    const int32_t sa = hwkv_policy_sinks(a->policy);
+    const int32_t sb = hwkv_policy_sinks(b->policy);
+    if (sa != sb) {
+        printf("sinks differ: %d -> %d\n", sa, sb);
+    }
+    if (tool_finish(TOOL_EXIT_OK) != TOOL_EXIT_OK) {
+        return EXIT_TROUBLE;
+    }
+    return n_differ == 0 && sa == sb ? TOOL_EXIT_OK : TOOL_EXIT_FAIL;
+}
+
+int kvp_diff(int argc, char ** argv) {
+    struct side  a = { 0 };
+    struct side  b = { 0 };
+    const char * files[2] = { NULL, NULL };
+
+    const struct tool_option options[] = {
+        { "--point-a", NULL, TOOL_STRING, &a.point_name, 0, 0, "NAME|N", "operating point of the first (default: the selected one)",  NULL },
+        { "--point-b", NULL, TOOL_STRING, &b.point_name, 0, 0, "NAME|N", "operating point of the second (default: the selected one)", NULL },
+    };
+    struct tool_args args = { .usage = USAGE, .options = options, .n_option = sizeof(options) / sizeof(options[0]), .words = files, .max_word = 2 };
+
+    int code = kvp_read_args(&args, "diff", argc, argv);
+    if (code >= 0) {
+        return code;
+    }
+    if (args.n_word < 2) {
+        return tool_usage("diff", "found %d policy files, expected 2", args.n_word);
+    }
+    a.file = files[0];
+    b.file = files[1];
+
+    code = EXIT_TROUBLE;
+    if (side_load(&a) && side_load(&b)) {
+        const struct hwkv_geometry * ga = hwkv_policy_geometry(a.policy);
+        const struct hwkv_geometry * gb = hwkv_policy_geometry(b.policy);
+        if (!same_heads(ga, gb)) {
+            tool_fail("%s: for other layers or heads than %s, nothing to compare", b.file, a.file);
+        } else {
+            if (strcmp(ga->fingerprint, gb->fingerprint) != 0) {
+                tool_warn("%s and %s are bound to different models of the same geometry", a.file, b.file);
+            }
+            code = print_diff(&a, &b);
+        }
+    }
+    hwkv_policy_free(a.policy);
+    hwkv_policy_free(b.policy);
+    return code;
+}

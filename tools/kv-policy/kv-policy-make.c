@@ -1,0 +1,263 @@
+// llama-kv-policy make
+
+#include "kv-policy-make.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char USAGE[] =
+    "usage: llama-kv-policy make METHOD -o FILE [options]\n"
+    "\n"
+    "methods\n"
+    "  uniform --window W            every head the same window\n"
+    "  streaming --window W          the same with sinks, as StreamingLLM has it\n"
+    "  layers --windows W1,W2,...    one window or \"full\" per full-attention layer\n"
+    "  threshold --scores FILE --tau T[,T...]\n"
+    "                                per head the shortest window with a score of at least T\n"
+    "  duo --scores FILE --window W --ratio R\n"
+    "                                the share R of heads with the lowest score at W is full,\n"
+    "                                the others get W, as DuoAttention has it\n"
+    "\n";
+
+static const char * const METHODS[MAKE_COUNT] = { "uniform", "streaming", "layers", "threshold", "duo" };
+
+static bool method_from_name(const char * name, enum make_method * out) {
+    for (int i = 0; i < MAKE_COUNT; i++) {
+        if (strcmp(name, METHODS[i]) == 0) {
+            *out = (enum make_method) i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool uses_scores(enum make_method method) {
+    return method == MAKE_THRESHOLD || method == MAKE_DUO;
+}
+
+// One line per option that a method needs and lacks, or has and cannot use.
+static int check_option(const struct make_args * args, const char * name, bool given, bool needed, bool allowed) {
+    if (needed && !given) {
+        return tool_usage("make", "%s needs %s", METHODS[args->method], name);
+    }
+    if (given && !needed && !allowed) {
+        return tool_usage("make", "%s takes no %s", METHODS[args->method], name);
+    }
+    return TOOL_EXIT_OK;
+}
+
+static int check_args(const struct make_args * args) {
+    const enum make_method m      = args->method;
+    const bool             scores = uses_scores(m);
+
+    const struct { const char * name; bool given, needed, allowed; } rules[] = {
+        { "-o",        args->out     != NULL, true,                                                      true   },
+        { "--scores",  args->scores  != NULL, scores,                                                    false  },
+        { "--point",   args->point   != NULL, false,                                                     scores },
+        { "--tau",     args->taus    != NULL, m == MAKE_THRESHOLD,                                       false  },
+        { "--ratio",   args->ratio   >= 0.0,  m == MAKE_DUO,                                             false  },
+        { "--windows", args->windows != NULL, m == MAKE_LAYERS,                                          false  },
+        { "--window",  args->window  > 0,     m == MAKE_UNIFORM || m == MAKE_STREAMING || m == MAKE_DUO, false  },
+        { "-m",        args->model   != NULL, !scores,                                                   true   },
+        { "-c",        args->context > 0,     !scores,                                                   true   },
+    };
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        const int code = check_option(args, rules[i].name, rules[i].given, rules[i].needed, rules[i].allowed);
+        if (code != TOOL_EXIT_OK) {
+            return code;
+        }
+    }
+    if (args->name && strlen(args->name) >= HWKV_NAME_MAX) {
+        return tool_usage("make", "--name: found %zu bytes, expected at most %d", strlen(args->name), HWKV_NAME_MAX - 1);
+    }
+    return TOOL_EXIT_OK;
+}
+
+// -1 to go on, else the exit code
+static int read_args(struct make_args * a, int argc, char ** argv) {
+    const struct tool_option options[] = {
+        { "-o",        "--output",       TOOL_STRING, &a->out,     0, 0,              "FILE",   "the policy to write; - is stdout", NULL },
+        { "-m",        "--model",        TOOL_STRING, &a->model,   0, 0,              "FILE",   "GGUF model; optional with --scores", NULL },
+        { "-c",        "--ctx-size",     TOOL_INT,    &a->context, 1, 1 << 30,        "N",      "context the policy is for; with --scores that of the scores", NULL },
+        { "--sinks",   NULL,             TOOL_INT,    &a->sinks,   0, HWKV_SINKS_MAX, "S",      "first positions that stay (default: 0, streaming: 4)", NULL },
+        { "--name",    NULL,             TOOL_STRING, &a->name,    0, 0,              "NAME",   "name of the operating point; several T: NAME-T", NULL },
+        { "-ctk",      "--cache-type-k", TOOL_TYPE,   &a->type_k,  0, 0,              "T",      "(default: f16)", NULL },
+        { "-ctv",      "--cache-type-v", TOOL_TYPE,   &a->type_v,  0, 0,              "T",      "(default: f16)", NULL },
+        { "--scores",  NULL,             TOOL_STRING, &a->scores,  0, 0,              "FILE",   "a policy whose operating point has scores", NULL },
+        { "--point",   NULL,             TOOL_STRING, &a->point,   0, 0,              "NAME|N", "the point of --scores (default: the selected one)", NULL },
+        { "-v",        "--verbose",      TOOL_FLAG,   &a->verbose, 0, 0,              NULL,     "show llama.cpp's log", NULL },
+        // told of with the methods
+        { "--window",  NULL,             TOOL_INT,    &a->window,  1, 1 << 30,        NULL,     NULL, NULL },
+        { "--windows", NULL,             TOOL_STRING, &a->windows, 0, 0,              NULL,     NULL, NULL },
+        { "--tau",     NULL,             TOOL_STRING, &a->taus,    0, 0,              NULL,     NULL, NULL },
+        { "--ratio",   NULL,             TOOL_RATIO,  &a->ratio,   0, 0,              NULL,     NULL, NULL },
+    };
+    const char     * method = NULL;
+    struct tool_args line   = { .usage = USAGE, .options = options, .n_option = sizeof(options) / sizeof(options[0]), .words = &method, .max_word = 1 };
+
+    int code = kvp_read_args(&line, "make", argc, argv);
+    if (code >= 0) {
+        return code;
+    }
+    if (!method) {
+        return tool_usage("make", "no method given, expected uniform, streaming, layers, threshold or duo");
+    }
+    if (!method_from_name(method, &a->method)) {
+        return tool_usage("make", "found method '%s', expected uniform, streaming, layers, threshold or duo", method);
+    }
+    code = check_args(a);
+    return code == TOOL_EXIT_OK ? -1 : code;
+}
+
+// Scores belong to one context, one number of sinks and one cache format: asking for others is a mistake.
+static int source_agrees(const struct make * make) {
+    const struct make_args   * args   = &make->args;
+    const struct hwkv_policy * source = make->source;
+
+    if (args->context > 0 && args->context != hwkv_policy_context(source)) {
+        return tool_usage("make", "-c: found %d, expected %d as the scores have it", args->context,
+                          hwkv_policy_context(source));
+    }
+    if (args->sinks >= 0 && args->sinks != hwkv_policy_sinks(source)) {
+        return tool_usage("make", "--sinks: found %d, expected %d as the scores have it", args->sinks,
+                          hwkv_policy_sinks(source));
+    }
+    if ((args->type_k != HWKV_TYPE_CACHE && args->type_k != hwkv_policy_type_k(source)) ||
+        (args->type_v != HWKV_TYPE_CACHE && args->type_v != hwkv_policy_type_v(source))) {
+        return tool_usage("make", "-ctk/-ctv: expected %s/%s as the scores have it", hwkv_type_name(hwkv_policy_type_k(source)),
+                          hwkv_type_name(hwkv_policy_type_v(source)));
+    }
+    return TOOL_EXIT_OK;
+}
+
+static int load_source(struct make * make) {
+    struct hwkv_error err;
+    if (hwkv_policy_load(&make->source, make->args.scores, &err) != HWKV_OK) {
+        return tool_fail_file(make->args.scores, &err);
+    }
+    make->source_ip = kvp_find_point(make->args.scores, make->source, make->args.point);
+    if (make->source_ip < 0) {
+        return TOOL_EXIT_NO_POINT;
+    }
+    const struct hwkv_point * point = hwkv_policy_point(make->source, make->source_ip);
+    if (!point->scores) {
+        return tool_fail("%s: point '%s' has no scores, expected a calibrated one", make->args.scores, point->name);
+    }
+    const int code = source_agrees(make);
+    if (code != TOOL_EXIT_OK) {
+        return code;
+    }
+
+    if (make->args.model) {
+        const char * warning = NULL;
+        if (hwkv_policy_check_model(make->source, &make->model.geo, false, &warning, &err) != HWKV_OK) {
+            return tool_fail_file(make->args.scores, &err);
+        }
+        if (warning) {
+            tool_warn("%s: %s", make->args.scores, warning);
+        }
+    }
+    return TOOL_EXIT_OK;
+}
+
+static int32_t count_units(const struct hwkv_geometry * geo) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < geo->n_full; i++) {
+        n += geo->layers[i].n_head_kv;
+    }
+    return n;
+}
+
+static int init_policy(struct make * make) {
+    const struct make_args * args = &make->args;
+    struct hwkv_entry codebook[HWKV_CODE_MAX];
+
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry = make->geo;
+    params.codebook = codebook;
+    if (make->source) {
+        params.context = hwkv_policy_context(make->source);
+        params.sinks   = hwkv_policy_sinks(make->source);
+        params.type_k  = hwkv_policy_type_k(make->source);
+        params.type_v  = hwkv_policy_type_v(make->source);
+    } else {
+        params.context = args->context;
+        params.sinks   = args->sinks >= 0 ? args->sinks : args->method == MAKE_STREAMING ? 4 : 0;
+        params.type_k  = args->type_k != HWKV_TYPE_CACHE ? args->type_k : HWKV_TYPE_F16;
+        params.type_v  = args->type_v != HWKV_TYPE_CACHE ? args->type_v : HWKV_TYPE_F16;
+    }
+
+    const int code = make_codebook(make, codebook, &params.n_codebook);
+    if (code != TOOL_EXIT_OK) {
+        return code;
+    }
+    if (params.n_codebook > 1 && params.sinks >= codebook[0].window) {
+        return tool_usage("make", "--sinks: found %d, expected less than the smallest window %d", params.sinks, codebook[0].window);
+    }
+    struct hwkv_error err;
+    if (hwkv_policy_init(&make->policy, &params, &err) != HWKV_OK) {
+        return tool_fail_file(args->out, &err);
+    }
+    // the scores' origin stays on record
+    const struct hwkv_calibration * calib = make->source ? hwkv_policy_calibration(make->source) : NULL;
+    if (calib && hwkv_policy_set_calibration(make->policy, calib, &err) != HWKV_OK) {
+        return tool_fail_file(args->out, &err);
+    }
+    return TOOL_EXIT_OK;
+}
+
+// Nothing is written that can't be read again, such as a model name that is no UTF-8.
+static int write_policy(const struct make * make) {
+    const char         * out   = make->args.out;
+    char               * text  = NULL;
+    struct hwkv_policy * again = NULL;
+    struct hwkv_error    err;
+
+    int code = TOOL_EXIT_OK;
+    if (hwkv_policy_print(&text, make->policy, &err) != HWKV_OK || hwkv_policy_parse(&again, text, strlen(text), &err) != HWKV_OK) {
+        code = tool_fail_file(out, &err);
+    } else if (strcmp(out, "-") == 0) {
+        fputs(text, stdout);
+        code = tool_finish(TOOL_EXIT_OK);
+    } else if (hwkv_policy_save(make->policy, out, &err) != HWKV_OK) {
+        code = tool_fail_file(out, &err);
+    }
+    hwkv_policy_free(again);
+    hwkv_string_free(text);
+    return code;
+}
+
+static int make_run(struct make * make) {
+    int code = TOOL_EXIT_OK;
+
+    if (make->args.model && !kvp_model_load(&make->model, make->args.model, make->args.verbose)) {
+        return TOOL_EXIT_FAIL;
+    }
+    if (make->args.scores && (code = load_source(make)) != TOOL_EXIT_OK) {
+        return code;
+    }
+    make->geo     = make->args.model ? &make->model.geo : hwkv_policy_geometry(make->source);
+    make->n_unit  = count_units(make->geo);
+    make->entries = malloc((size_t) make->n_unit * sizeof(*make->entries));
+    if (!make->entries) {
+        return tool_fail("out of memory");
+    }
+    if ((code = init_policy(make)) != TOOL_EXIT_OK || (code = make_points(make)) != TOOL_EXIT_OK) {
+        return code;
+    }
+    return write_policy(make);
+}
+
+int kvp_make(int argc, char ** argv) {
+    struct make make = { .args = { .sinks = -1, .ratio = -1.0, .type_k = HWKV_TYPE_CACHE, .type_v = HWKV_TYPE_CACHE } };
+
+    int code = read_args(&make.args, argc, argv);
+    if (code < 0) {
+        code = make_run(&make);
+    }
+    free(make.entries);
+    hwkv_policy_free(make.policy);
+    hwkv_policy_free(make.source);
+    kvp_model_free(&make.model);
+    return code;
+}

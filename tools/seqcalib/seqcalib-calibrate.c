@@ -1,0 +1,242 @@
+#include "seqcalib-calibrate.h"
+#include "seqcalib-work.h"
+
+#include "tool-print.h"
+#include "tool-progress.h"
+
+#include "hwkv-error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int sc_calib_init(struct sc_calib * calib, struct sc_input * in, const double * tau, int32_t n_tau, struct hwkv_error * err) {
+    const struct hwkv_geometry * geo = in->geo;
+
+    memset(calib, 0, sizeof(*calib));
+    calib->in    = in;
+    calib->tau   = tau;
+    calib->n_tau = n_tau;
+    calib->agreement = 2.0;
+
+    int32_t n_head_max = 0;
+    calib->row_unit = calloc((size_t) geo->n_full, sizeof(*calib->row_unit));
+    for (int32_t row = 0; calib->row_unit && row < geo->n_full; row++) {
+        calib->row_unit[row] = calib->n_unit;
+        calib->n_unit += geo->layers[row].n_head_kv;
+        n_head_max = geo->layers[row].n_head_kv > n_head_max ? geo->layers[row].n_head_kv : n_head_max;
+    }
+
+    const size_t n = (size_t) n_tau*(size_t) calib->n_unit;
+    calib->entries    = calloc(n, sizeof(*calib->entries));
+    calib->scores     = calloc(n*(size_t) in->n_codebook, sizeof(*calib->scores));
+    calib->known      = calloc((size_t) n_tau*(size_t) geo->n_full, sizeof(*calib->known));
+    calib->validation = calloc((size_t) n_tau, sizeof(*calib->validation));
+    calib->sums       = calloc((size_t) n_head_max*(size_t) in->n_codebook, sizeof(*calib->sums));
+
+    if (!calib->row_unit || !calib->entries || !calib->scores || !calib->known || !calib->validation || !calib->sums) {
+        sc_calib_free(calib);
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    return HWKV_OK;
+}
+
+void sc_calib_free(struct sc_calib * calib) {
+    for (int32_t i = 0; calib->validation && i < calib->n_tau; i++) {
+        free(calib->validation[i]);
+    }
+    free(calib->row_unit);
+    free(calib->entries);
+    free(calib->scores);
+    free(calib->known);
+    free(calib->validation);
+    free(calib->sums);
+    memset(calib, 0, sizeof(*calib));
+}
+
+static int32_t first_of(uint64_t mask) {
+    int32_t ip = 0;
+    while (!(mask >> ip & 1)) {
+        ip++;
+    }
+    return ip;
+}
+
+static bool knows(void * user, int32_t row, uint64_t mask) {
+    const struct sc_calib * calib = user;
+    return calib->known[(size_t) first_of(mask)*(size_t) calib->in->geo->n_full + (size_t) row];
+}
+
+static const int32_t * entries_of(void * user, int32_t row, int32_t ip) {
+    const struct sc_calib * calib = user;
+    return calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->row_unit[row];
+}
+
+static int see(void * user, int32_t row, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
+    struct sc_calib * calib = user;
+    const struct sc_input   * in    = calib->in;
+    const struct hwkv_layer * layer = &in->geo->layers[row];
+    (void) mask;
+
+    if (trace->shape.n_head != layer->n_head || trace->shape.n_head_kv != layer->n_head_kv) {
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d: traced %d query and %d KV heads, expected %d and %d", layer->il, trace->shape.n_head,
+                       trace->shape.n_head_kv, layer->n_head, layer->n_head_kv);
+    }
+    if (iseq == 0) {
+        memset(calib->sums, 0, sizeof(*calib->sums)*(size_t) layer->n_head_kv*(size_t) in->n_codebook);
+        calib->n_sum = 0;
+    }
+
+    for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
+        float * out;
+        const int status = sc_replay_head(in, trace, ih, &out, NULL, err);
+        if (status != HWKV_OK) {
+            return status;
+        }
+        const double same = sc_check_head(in, trace, ih, out);
+        sc_score_head(in, trace, out, calib->sums + (size_t) ih*(size_t) in->n_codebook);
+        free(out);
+        if (!(same >= SC_CHECK_MIN)) {
+            return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d, KV head %d: replayed and traced attention agree to %.4f, expected at least %.2f", layer->il, ih,
+                           same, SC_CHECK_MIN);
+        }
+        calib->agreement = same < calib->agreement ? same : calib->agreement;
+    }
+    calib->n_sum += (int64_t) trace->n_query*(layer->n_head/layer->n_head_kv);
+    return HWKV_OK;
+}
+
+// "256 256 full", scores and what is kept of the layers so far
+static void print_layer(const struct sc_calib * calib, int32_t row, int32_t ip) {
+    const struct sc_input      * in  = calib->in;
+    const struct hwkv_geometry * geo = in->geo;
+    const struct hwkv_layer    * layer = &geo->layers[row];
+
+    // shares do not depend on the cache's types
+    const struct hwkv_cache cache = { .n_ctx = in->n_ctx, .type_k = HWKV_TYPE_F16, .type_v = HWKV_TYPE_F16 };
+
+    uint64_t kept = 0;
+    uint64_t all  = 0;
+    for (int32_t r = 0; r <= row; r++) {
+        const int32_t * entries = calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->row_unit[r];
+        for (int32_t ih = 0; ih < geo->layers[r].n_head_kv; ih++) {
+            kept += hwkv_cost_head(&geo->layers[r], &in->codebook[entries[ih]], &cache);
+            all  += hwkv_cost_head(&geo->layers[r], &in->codebook[in->n_codebook - 1], &cache);
+        }
+    }
+
+    char   list[200] = "";
+    size_t n  = 0;
+    double lo = 1.0;
+    double hi = 0.0;
+    for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
+        const size_t  unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->row_unit[row] + (size_t) ih;
+        const int32_t ic   = calib->entries[unit];
+
+        char name[TOOL_ENTRY_NAME];
+        if (n + 8 + TOOL_ENTRY_NAME > sizeof(list)) {
+            snprintf(list + n, sizeof(list) - n, " ...");
+        } else {
+            n += (size_t) snprintf(list + n, sizeof(list) - n, " %s", tool_entry_name(&in->codebook[ic], name));
+        }
+
+        const double score = calib->scores[unit*(size_t) in->n_codebook + (size_t) ic];
+        lo = score < lo ? score : lo;
+        hi = score > hi ? score : hi;
+    }
+    tool_progress_line(in->progress, "tau %g, layer %d:%s, scores %.4f to %.4f, %.1f%% kept so far", calib->tau[ip], layer->il, list, lo, hi, 100.0*(double) kept/(double) all);
+}
+
+static void choose_heads(const struct sc_input * in, int32_t n_head_kv, const double * scores, double tau, int32_t * entries) {
+    for (int32_t ih = 0; ih < n_head_kv; ih++) {
+        entries[ih] = hwkv_select_threshold(scores + (size_t) ih*(size_t) in->n_codebook, in->n_codebook, tau);
+    }
+}
+
+static void choose_layer(const struct sc_input * in, int32_t n_head_kv, const double * scores, double tau, int32_t * entries) {
+    double mean[HWKV_CODE_MAX];
+    for (int32_t ic = 0; ic < in->n_codebook; ic++) {
+        mean[ic] = 0.0;
+        for (int32_t ih = 0; ih < n_head_kv; ih++) {
+            mean[ic] += scores[(size_t) ih*(size_t) in->n_codebook + (size_t) ic];
+        }
+        mean[ic] /= n_head_kv;
+    }
+    const int32_t entry = hwkv_select_threshold(mean, in->n_codebook, tau);
+    for (int32_t ih = 0; ih < n_head_kv; ih++) {
+        entries[ih] = entry;
+    }
+}
+
+// the scores of a row for all points of a mask, and what each chooses
+static void settle(struct sc_calib * calib, int32_t row, uint64_t mask, const double * scores) {
+    const struct sc_input * in = calib->in;
+    const int32_t n_head_kv = in->geo->layers[row].n_head_kv;
+
+    for (int32_t ip = 0; ip < calib->n_tau; ip++) {
+        if (!(mask >> ip & 1)) {
+            continue;
+        }
+        const size_t unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->row_unit[row];
+        memcpy(calib->scores + unit*(size_t) in->n_codebook, scores, sizeof(*scores)*(size_t) n_head_kv*(size_t) in->n_codebook);
+        (in->per_layer ? choose_layer : choose_heads)(in, n_head_kv, scores, calib->tau[ip], calib->entries + unit);
+        calib->known[(size_t) ip*(size_t) in->geo->n_full + (size_t) row] = true;
+    }
+}
+
+static int decide(void * user, int32_t row, uint64_t mask, struct hwkv_error * err) {
+    struct sc_calib * calib = user;
+    const struct sc_input * in = calib->in;
+    const int32_t n_score = in->geo->layers[row].n_head_kv*in->n_codebook;
+
+    for (int32_t i = 0; i < n_score; i++) {
+        calib->sums[i] = (i + 1)%in->n_codebook == 0 ? 1.0 : calib->sums[i]/(double) calib->n_sum;
+    }
+    const int status = sc_work_layer(calib->work, row, mask, calib->sums, n_score, err);
+    if (status != HWKV_OK) {
+        return status;
+    }
+    settle(calib, row, mask, calib->sums);
+
+    // one line for each choice
+    for (int32_t ip = 0; ip < calib->n_tau; ip++) {
+        bool new_choice = mask >> ip & 1;
+        for (int32_t other = 0; other < ip; other++) {
+            if (mask >> other & 1) {
+                new_choice &= memcmp(entries_of(calib, row, other), entries_of(calib, row, ip), sizeof(int32_t)*(size_t) in->geo->layers[row].n_head_kv) != 0;
+            }
+        }
+        if (new_choice) {
+            print_layer(calib, row, ip);
+        }
+    }
+    return HWKV_OK;
+}
+
+int sc_calib_restore(struct sc_calib * calib, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
+    const struct hwkv_geometry * geo = calib->in->geo;
+
+    const bool fits = row >= 0 && row < geo->n_full && n_score == geo->layers[row].n_head_kv*calib->in->n_codebook && mask != 0 &&
+        (calib->n_tau == SC_POINT_MAX || mask >> calib->n_tau == 0);
+    if (!fits) {
+        return hwkv_fail(err, HWKV_ERR_MISMATCH, NULL, "work file: found a layer of another model");
+    }
+    settle(calib, row, mask, scores);
+    return HWKV_OK;
+}
+
+int sc_calib_run(struct sc_calib * calib, struct hwkv_error * err) {
+    const int32_t n_full = calib->in->geo->n_full;
+
+    int32_t n_row_known = 0;
+    for (bool all = true; n_row_known < n_full; n_row_known++) {
+        for (int32_t ip = 0; ip < calib->n_tau; ip++) {
+            all &= calib->known[(size_t) ip*(size_t) n_full + (size_t) n_row_known];
+        }
+        if (!all) {
+            break;
+        }
+    }
+
+    const struct sc_judge judge = { .user = calib, .verb = "calibrate", .knows = knows, .see = see, .decide = decide, .entries = entries_of };
+    return sc_sweep(calib->in, calib->n_tau, n_row_known, &judge, err);
+}

@@ -1,0 +1,276 @@
+// One layer under one prefix: a context whose lower windows are frozen, run sequence by sequence.
+
+#include "seqcalib-sweep.h"
+
+#include "tool-progress.h"
+
+#include "hwkv-error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sc_pass {
+    const struct sc_input * in;
+    int32_t row;
+    int32_t first; // layers as in struct llama_hwkv_part
+    int32_t last;
+
+    struct hwkv_policy       * policy; // the windows below
+    struct llama_context     * ctx;
+    struct llama_hwkv_tracer * tracer;
+    float                    * chunk;  // what the tracer gives for one chunk
+};
+
+int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err) {
+    struct hwkv_policy_params params = hwkv_policy_params_default();
+    params.geometry   = in->geo;
+    params.context    = in->n_ctx;
+    params.sinks      = in->sinks;
+    params.codebook   = in->codebook;
+    params.n_codebook = in->n_codebook;
+    params.type_k     = (enum hwkv_type) hwkv_type_from_name(ggml_type_name(in->type_k));
+    params.type_v     = (enum hwkv_type) hwkv_type_from_name(ggml_type_name(in->type_v));
+    return hwkv_policy_init(out, &params, err);
+}
+
+// The layers of this pass that have finite windows: in parts only the one before it, else all below.
+static int make_prefix(struct sc_pass * pass, const int32_t * entries, struct hwkv_error * err) {
+    const struct sc_input      * in  = pass->in;
+    const struct hwkv_geometry * geo = in->geo;
+
+    int status = sc_policy_new(&pass->policy, in, err);
+    if (status != HWKV_OK) {
+        return status;
+    }
+
+    const int32_t n_unit = hwkv_policy_n_unit(pass->policy);
+    int32_t * prefix = malloc(sizeof(*prefix)*(size_t) n_unit);
+    if (!prefix) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    for (int32_t row = 0, i = 0; row < geo->n_full; row++) {
+        const bool frozen = row < pass->row && (in->naive || row == pass->row - 1);
+        for (int32_t ih = 0; ih < geo->layers[row].n_head_kv; ih++, i++) {
+            prefix[i] = frozen ? entries[i] : in->n_codebook - 1;
+        }
+    }
+
+    const struct hwkv_point_params point = { .name = "prefix", .method = "frozen prefix", .entries = prefix };
+    status = hwkv_policy_add_point(pass->policy, &point, err);
+    free(prefix);
+    return status;
+}
+
+struct llama_context * sc_context_new(const struct sc_input * in, const struct hwkv_policy * policy, int32_t ip) {
+    struct llama_context_params params = llama_context_default_params();
+    params.n_ctx           = (uint32_t) in->n_ctx;
+    params.n_batch         = (uint32_t) in->n_ubatch;
+    params.n_ubatch        = (uint32_t) in->n_ubatch;
+    params.n_seq_max       = 1;
+    params.kv_unified      = true;
+    params.n_threads       = in->n_thread;
+    params.n_threads_batch = in->n_thread;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    params.type_k          = in->type_k;
+    params.type_v          = in->type_v;
+    params.no_perf         = true;
+
+    return policy ? llama_kv_policy_init_from_model(in->model, params, policy, ip) : llama_init_from_model(in->model, params);
+}
+
+int sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t row, const int32_t * entries, struct hwkv_error * err) {
+    *out = NULL;
+
+    struct sc_pass * pass = calloc(1, sizeof(*pass));
+    if (!pass) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    pass->in    = in;
+    pass->row   = row;
+    pass->first = in->naive || row == 0 ? 0 : in->geo->layers[row - 1].il;
+    pass->last  = in->geo->layers[row].il;
+
+    int status = make_prefix(pass, entries, err);
+    if (status == HWKV_OK) {
+        pass->ctx = sc_context_new(in, pass->policy, 0);
+        if (!pass->ctx) {
+            status = hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d: llama.cpp could not make a context of %d tokens", pass->last, in->n_ctx);
+        }
+    }
+    if (status == HWKV_OK) {
+        pass->tracer = llama_hwkv_tracer_init(pass->ctx);
+        *out = pass;
+    } else {
+        sc_pass_free(pass);
+    }
+    return status;
+}
+
+void sc_pass_free(struct sc_pass * pass) {
+    if (pass) {
+        if (pass->tracer) {
+            llama_hwkv_tracer_free(pass->tracer);
+        }
+        if (pass->ctx) {
+            llama_free(pass->ctx);
+        }
+        hwkv_policy_free(pass->policy);
+        free(pass->chunk);
+        free(pass);
+    }
+}
+
+void sc_trace_free(struct sc_trace * trace) {
+    free(trace->pos);
+    free(trace->q);
+    free(trace->k);
+    free(trace->v);
+    free(trace->sinks);
+    free(trace->out);
+    memset(trace, 0, sizeof(*trace));
+}
+
+static size_t elements(int64_t a, int64_t b, int64_t c) {
+    return sizeof(float)*(size_t) a*(size_t) b*(size_t) c;
+}
+
+// once the first chunk has told the shape
+static int trace_alloc(const struct sc_pass * pass, struct sc_trace * trace, struct hwkv_error * err) {
+    const struct sc_input * in = pass->in;
+    const struct llama_hwkv_trace_shape * s = &trace->shape;
+
+    trace->q   = malloc(elements(trace->n_query, s->n_head, s->head_dim_k));
+    trace->k   = malloc(elements(s->n_head_kv, in->n_ctx, s->head_dim_k));
+    trace->v   = malloc(elements(s->n_head_kv, in->n_ctx, s->head_dim_v));
+    trace->out = malloc(elements(trace->n_check, s->n_head, s->head_dim_v));
+    if (s->has_sinks) {
+        trace->sinks = malloc(elements(1, 1, s->n_head));
+    }
+    if (!trace->q || !trace->k || !trace->v || !trace->out || (s->has_sinks && !trace->sinks)) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory for the trace of layer %d", pass->last);
+    }
+    return HWKV_OK;
+}
+
+static int chunk_alloc(struct sc_pass * pass, const struct llama_hwkv_trace_shape * s, struct hwkv_error * err) {
+    const int32_t dim = s->head_dim_k > s->head_dim_v ? s->head_dim_k : s->head_dim_v;
+    if (!pass->chunk) {
+        pass->chunk = malloc(elements(pass->in->n_ubatch, s->n_head, dim));
+    }
+    return pass->chunk ? HWKV_OK : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+}
+
+// Copies the rows of the sampled queries [iq0, ...) in [pos, pos + n) out of a chunk; returns the first beyond.
+static int32_t pick_rows(const struct sc_trace * trace, int32_t iq0, int32_t pos, int32_t n, const float * chunk, int64_t width, float * dst) {
+    int32_t iq = iq0;
+    for (; iq < trace->n_query && trace->pos[iq] < pos + n; iq++) {
+        memcpy(dst + (iq - iq0)*width, chunk + (trace->pos[iq] - pos)*width, sizeof(float)*(size_t) width);
+    }
+    return iq;
+}
+
+static int sample_queries(const struct sc_input * in, int32_t iseq, struct sc_trace * trace, struct hwkv_error * err) {
+    const int32_t quarter = in->n_ctx/4;
+
+    trace->pos = malloc(sizeof(*trace->pos)*(size_t) (in->n_query < quarter ? in->n_query : quarter));
+    if (!trace->pos) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    trace->n_query = hwkv_sample(trace->pos, in->n_query, in->n_ctx - quarter, quarter, in->seed, (uint64_t) iseq);
+
+    // whole chunks from the end, until there are enough queries for the check
+    int32_t pos = (in->n_ctx - 1)/in->n_ubatch*in->n_ubatch;
+    do {
+        trace->n_check = 0;
+        for (int32_t i = 0; i < trace->n_query; i++) {
+            trace->n_check += trace->pos[i] >= pos;
+        }
+        pos -= in->n_ubatch;
+    } while (trace->n_check < SC_CHECK_QUERY && trace->n_check < trace->n_query && pos > -in->n_ubatch);
+    return HWKV_OK;
+}
+
+// What a decoded chunk has for the trace. iq: the next query.
+static int trace_chunk(struct sc_pass * pass, struct sc_trace * trace, int32_t pos, int32_t n, bool attend, int32_t * iq, struct hwkv_error * err) {
+    trace->shape = llama_hwkv_tracer_shape(pass->tracer);
+    if (!trace->q) {
+        const int status = trace_alloc(pass, trace, err);
+        if (status != HWKV_OK) {
+            return status;
+        }
+    }
+    const int status = chunk_alloc(pass, &trace->shape, err);
+    if (status != HWKV_OK) {
+        return status;
+    }
+
+    const struct llama_hwkv_trace_shape * s = &trace->shape;
+    const int32_t iq0      = *iq;
+    const int64_t width_k  = (int64_t) s->n_head*s->head_dim_k;
+    const int64_t width_v  = (int64_t) s->n_head*s->head_dim_v;
+    const int32_t iq_check = trace->n_query - trace->n_check;
+
+    llama_hwkv_tracer_get_q(pass->tracer, pass->chunk);
+    *iq = pick_rows(trace, iq0, pos, n, pass->chunk, width_k, trace->q + iq0*width_k);
+
+    if (attend) {
+        llama_hwkv_tracer_get_out(pass->tracer, pass->chunk);
+        pick_rows(trace, iq0, pos, n, pass->chunk, width_v, trace->out + (iq0 - iq_check)*width_v);
+    }
+    if (pos + n == pass->in->n_ctx) {
+        llama_hwkv_tracer_get_k(pass->tracer, pass->in->n_ctx, trace->k);
+        llama_hwkv_tracer_get_v(pass->tracer, pass->in->n_ctx, trace->v);
+        if (s->has_sinks) {
+            llama_hwkv_tracer_get_sinks(pass->tracer, trace->sinks);
+        }
+    }
+    return HWKV_OK;
+}
+
+int sc_pass_run(struct sc_pass * pass, int32_t iseq, const float * hidden_in, float * hidden_out, struct sc_trace * trace, struct hwkv_error * err) {
+    const struct sc_input * in = pass->in;
+    const llama_token * tokens = in->tokens + (int64_t) iseq*in->n_ctx;
+    const int64_t n_embd = llama_model_n_embd(in->model);
+
+    llama_memory_clear(llama_get_memory(pass->ctx), true);
+
+    int status = HWKV_OK;
+    int32_t iq = 0;
+    if (trace) {
+        memset(trace, 0, sizeof(*trace));
+        status = sample_queries(in, iseq, trace, err);
+    }
+
+    for (int32_t pos = 0; pos < in->n_ctx && status == HWKV_OK; pos += in->n_ubatch) {
+        if (in->stop && *in->stop) {
+            status = hwkv_fail(err, SC_ERR_STOPPED, NULL, "stopped");
+            break;
+        }
+        const int32_t n = in->n_ctx - pos < in->n_ubatch ? in->n_ctx - pos : in->n_ubatch;
+
+        // queries of this chunk are wanted, and the attention itself only where it is checked
+        const bool    last   = pos + n == in->n_ctx;
+        const bool    wanted = trace && (last || (iq < trace->n_query && trace->pos[iq] < pos + n));
+        const bool    attend = wanted && iq >= trace->n_query - trace->n_check && iq < trace->n_query;
+
+        const struct llama_hwkv_part part = {
+            .first  = pass->first,
+            .last   = pass->last,
+            .attend = attend,
+            .hidden = pass->first > 0 ? hidden_in + pos*n_embd : NULL,
+        };
+        status = llama_hwkv_tracer_decode(pass->tracer, tokens + pos, n, pos, &part, err);
+        if (status == HWKV_OK && hidden_out && pass->last > 0 && !llama_hwkv_tracer_get_hidden(pass->tracer, hidden_out + pos*n_embd)) {
+            status = hwkv_fail(err, HWKV_ERR_MISMATCH, NULL, "the input of layer %d is not one tensor", pass->last);
+        }
+        if (status == HWKV_OK && wanted) {
+            status = trace_chunk(pass, trace, pos, n, attend, &iq, err);
+        }
+        tool_progress_add(in->progress, in->work_unit);
+    }
+
+    if (status != HWKV_OK && trace) {
+        sc_trace_free(trace);
+    }
+    return status;
+}

@@ -1,0 +1,270 @@
+#include "seqcalib-statistics.h"
+
+#include "tool-json.h"
+#include "tool-print.h"
+
+#include <math.h>
+#include <string.h>
+
+#define N_DEMANDING 10
+
+struct stats {
+    FILE                       * out;
+    const struct hwkv_policy   * policy;
+    const struct hwkv_geometry * geo;
+    const struct hwkv_entry    * codebook;
+    int32_t                      n_codebook;
+    bool                         used[HWKV_CODE_MAX]; // by any point: other entries get no column
+};
+
+//
+// text
+//
+
+static const char * score_name(double score, char buf[16]) {
+    if (isnan(score)) {
+        return "-";
+    }
+    snprintf(buf, 16, "%.4f", score);
+    return buf;
+}
+
+static const char * rule_name(const struct hwkv_point * point, char buf[32]) {
+    if (point->tau > 0.0) {
+        snprintf(buf, 32, "tau %.6g", point->tau);
+        return buf;
+    }
+    return point->method;
+}
+
+//
+// validation: an object that may hold anything
+//
+
+static void put_numbers(FILE * out, const char * label, const struct hwkv_json * object, const char * const * keys) {
+    bool any = false;
+    for (; *keys; keys++) {
+        const double value = tool_json_number(tool_json_member(object, *keys));
+        if (!isnan(value)) {
+            if (!any) {
+                fprintf(out, "  %-16s", label);
+            }
+            fprintf(out, "%s%s %.6g", any ? ", " : "", *keys, value);
+            any = true;
+        }
+    }
+    fputs(any ? "\n" : "", out);
+}
+
+static void print_validation(FILE * out, const struct hwkv_point * point) {
+    if (!point->validation) {
+        fprintf(out, "\nvalidation: none\n");
+        return;
+    }
+    struct hwkv_json * v = NULL;
+    hwkv_json_parse(&v, point->validation, strlen(point->validation), NULL); // the library has checked it
+    const struct hwkv_json * source = tool_json_member(v, "source");
+
+    fprintf(out, "\nvalidation\n");
+    if (source && hwkv_json_type(source) == HWKV_JSON_STRING && hwkv_json_string(source)[0]) {
+        fprintf(out, "  %-16s", "text");
+        tool_put_text(out, hwkv_json_string(source));
+        fputc('\n', out);
+    }
+    put_numbers(out, "sample",      v,                                  (const char * const []) { "context", "n_seq", "n_chat", "n_positions", NULL });
+    put_numbers(out, "perplexity",  tool_json_member(v, "perplexity"),  (const char * const []) { "full", "policy", "change", NULL });
+    put_numbers(out, "KL",          tool_json_member(v, "kl"),          (const char * const []) { "mean", "p99", "max", NULL });
+    put_numbers(out, "top token",   v,                                  (const char * const []) { "same_top", NULL });
+    put_numbers(out, "head cosine", tool_json_member(v, "head_cosine"), (const char * const []) { "mean", "min", NULL });
+    hwkv_json_free(v);
+}
+
+//
+// entries
+//
+
+static double unit_score(const struct stats * s, const struct hwkv_point * point, int32_t unit, int32_t ic) {
+    return point->scores ? point->scores[(int64_t) unit * s->n_codebook + ic] : (double) NAN;
+}
+
+static void put_entry_header(const struct stats * s) {
+    char name[TOOL_ENTRY_NAME];
+    for (int32_t ic = 0; ic < s->n_codebook; ic++) {
+        if (s->used[ic]) {
+            fprintf(s->out, " %7s", tool_entry_name(&s->codebook[ic], name));
+        }
+    }
+    fputc('\n', s->out);
+}
+
+static void put_entry_counts(const struct stats * s, const int32_t * entries, int32_t n) {
+    int32_t counts[HWKV_CODE_MAX] = { 0 };
+    for (int32_t i = 0; i < n; i++) {
+        counts[entries[i]]++;
+    }
+    for (int32_t ic = 0; ic < s->n_codebook; ic++) {
+        char text[16] = ".";
+        if (counts[ic] > 0) {
+            snprintf(text, sizeof(text), "%d", counts[ic]);
+        }
+        if (s->used[ic]) {
+            fprintf(s->out, " %7s", text);
+        }
+    }
+    fputc('\n', s->out);
+}
+
+//
+// parts
+//
+
+static void print_head(const struct stats * s) {
+    const struct hwkv_calibration * calib = hwkv_policy_calibration(s->policy);
+    int32_t n_head = 0;
+    for (int32_t row = 0; row < s->geo->n_full; row++) {
+        n_head += s->geo->layers[row].n_head;
+    }
+    fprintf(s->out, "model     ");
+    tool_put_text(s->out, s->geo->name[0] ? s->geo->name : "unnamed");
+    fprintf(s->out, " (");
+    tool_put_text(s->out, s->geo->architecture);
+    fprintf(s->out, ")\nlayers    %d, %d with full attention: %d KV heads for %d query heads\n", s->geo->n_layer, s->geo->n_full,
+            hwkv_policy_n_unit(s->policy), n_head);
+    fprintf(s->out, "context   %d, cache K %s, V %s, sinks %d\n", hwkv_policy_context(s->policy),
+            hwkv_type_name(hwkv_policy_type_k(s->policy)), hwkv_type_name(hwkv_policy_type_v(s->policy)), hwkv_policy_sinks(s->policy));
+    fprintf(s->out, "text      ");
+    if (calib) {
+        tool_put_text(s->out, calib->text);
+        fprintf(s->out, " (sequences %d, queries each %d, seed %lld)\n", calib->n_seq, calib->n_query, (long long) calib->seed);
+    } else {
+        fprintf(s->out, "none, not calibrated\n");
+    }
+}
+
+static void print_points(const struct stats * s) {
+    const int32_t n_ctx = hwkv_policy_context(s->policy);
+    int name_width = 4;
+    int rule_width = 10;
+    char rule[32];
+    char score[16];
+    for (int32_t ip = 0; ip < hwkv_policy_n_point(s->policy); ip++) {
+        const struct hwkv_point * point = hwkv_policy_point(s->policy, ip);
+        const int wn = tool_text_width(point->name);
+        const int wr = tool_text_width(rule_name(point, rule));
+        name_width = wn > name_width ? wn : name_width;
+        rule_width = wr > rule_width ? wr : rule_width;
+    }
+    fprintf(s->out, "\noperating points (* is the default): what is kept, the lowest score, heads per window\n");
+    fprintf(s->out, "  %-*s  %-*s %7s %7s %7s %9s", name_width, "name", rule_width, "tau/method", "R_C", "R^Q", "Phi", "MiB");
+    put_entry_header(s);
+    for (int32_t ip = 0; ip < hwkv_policy_n_point(s->policy); ip++) {
+        const struct hwkv_point * point = hwkv_policy_point(s->policy, ip);
+        fputs(ip == hwkv_policy_selected(s->policy) ? "* " : "  ", s->out);
+        tool_put_column(s->out, point->name, name_width + 2);
+        tool_put_column(s->out, rule_name(point, rule), rule_width);
+        fprintf(s->out, " %6.2f%% %6.2f%% %7s %9.2f", 100.0 * point->retention,
+                100.0 * hwkv_retention_query(s->geo, s->codebook, point->entries, n_ctx), score_name(point->min_score, score), tool_mib(point->bytes));
+        put_entry_counts(s, point->entries, hwkv_policy_n_unit(s->policy));
+    }
+}
+
+static void print_layer(const struct stats * s, const struct hwkv_point * point, int32_t row) {
+    const struct hwkv_layer * layer = &s->geo->layers[row];
+    const int32_t unit  = hwkv_policy_unit(s->policy, row, 0);
+    const int64_t n_ctx = hwkv_policy_context(s->policy);
+    double kept = 0.0;
+    double low  = (double) NAN;
+    double sum  = 0.0;
+    for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
+        const int32_t ic    = point->entries[unit + ih];
+        const double  score = unit_score(s, point, unit + ih, ic);
+        kept += (double) hwkv_retained(s->codebook[ic].window, n_ctx) / (double) n_ctx;
+        low   = fmin(low, score);
+        sum  += score;
+    }
+    char text[2][16];
+    fprintf(s->out, "  %5d %6d %6.2f%% %9s %9s", layer->il, layer->n_head_kv, 100.0 * kept / layer->n_head_kv,
+            score_name(low, text[0]), score_name(sum / layer->n_head_kv, text[1]));
+    put_entry_counts(s, point->entries + unit, layer->n_head_kv);
+}
+
+// Does unit a need more history than b? The later entry of the codebook; then the worse score at the longest finite one.
+static bool needs_more(const struct stats * s, const struct hwkv_point * point, int32_t a, int32_t b) {
+    if (point->entries[a] != point->entries[b]) {
+        return point->entries[a] > point->entries[b];
+    }
+    const int32_t ic = s->n_codebook > 1 ? s->n_codebook - 2 : 0;
+    return unit_score(s, point, a, ic) < unit_score(s, point, b, ic);
+}
+
+static void print_demanding(const struct stats * s, const struct hwkv_point * point) {
+    int32_t rows[N_DEMANDING];
+    int32_t units[N_DEMANDING];
+    int32_t n = 0;
+    for (int32_t row = 0; row < s->geo->n_full; row++) {
+        for (int32_t ih = 0; ih < s->geo->layers[row].n_head_kv; ih++) {
+            const int32_t unit = hwkv_policy_unit(s->policy, row, ih);
+            int32_t at = n;
+            while (at > 0 && needs_more(s, point, unit, units[at - 1])) {
+                at--;
+            }
+            if (at < N_DEMANDING) {
+                n += n < N_DEMANDING;
+                memmove(units + at + 1, units + at, (size_t) (n - at - 1) * sizeof(units[0]));
+                memmove(rows  + at + 1, rows  + at, (size_t) (n - at - 1) * sizeof(rows[0]));
+                units[at] = unit;
+                rows [at] = row;
+            }
+        }
+    }
+    const int32_t last = s->n_codebook > 1 ? s->n_codebook - 2 : 0;
+    char text[3][TOOL_ENTRY_NAME];
+    fprintf(s->out, "\nmost demanding heads: window, its score, and the scores at the shortest and the longest finite window\n");
+    fprintf(s->out, "  %5s %6s %8s %8s", "layer", "head", "window", "score");
+    fprintf(s->out, " %8s", tool_entry_name(&s->codebook[0], text[0]));
+    fprintf(s->out, " %8s\n", tool_entry_name(&s->codebook[last], text[0]));
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t ic = point->entries[units[i]];
+        fprintf(s->out, "  %5d %6d %8s", s->geo->layers[rows[i]].il, units[i] - hwkv_policy_unit(s->policy, rows[i], 0),
+                tool_entry_name(&s->codebook[ic], text[0]));
+        fprintf(s->out, " %8s %8s %8s\n", score_name(unit_score(s, point, units[i], ic), text[0]),
+                score_name(unit_score(s, point, units[i], 0), text[1]), score_name(unit_score(s, point, units[i], last), text[2]));
+    }
+}
+
+static void print_point(const struct stats * s, const struct hwkv_point * point) {
+    char rule[32];
+    fprintf(s->out, "\n== ");
+    tool_put_text(s->out, point->name);
+    fprintf(s->out, " (");
+    tool_put_text(s->out, rule_name(point, rule));
+    fprintf(s->out, ")\n\nlayers: share of positions kept, lowest and mean score at the chosen windows, heads per window\n");
+    fprintf(s->out, "  %5s %6s %7s %9s %9s", "layer", "heads", "kept", "min", "mean");
+    put_entry_header(s);
+    for (int32_t row = 0; row < s->geo->n_full; row++) {
+        print_layer(s, point, row);
+    }
+    if (point->scores) {
+        print_demanding(s, point);
+    }
+    print_validation(s->out, point);
+}
+
+void sc_statistics(FILE * out, const struct hwkv_policy * policy, int32_t ip) {
+    struct stats s = { .out = out, .policy = policy, .geo = hwkv_policy_geometry(policy) };
+    s.codebook = hwkv_policy_codebook(policy, &s.n_codebook);
+
+    const int32_t n_point = hwkv_policy_n_point(policy);
+    for (int32_t i = 0; i < n_point; i++) {
+        for (int32_t unit = 0; unit < hwkv_policy_n_unit(policy); unit++) {
+            s.used[hwkv_policy_point(policy, i)->entries[unit]] = true;
+        }
+    }
+    print_head(&s);
+    print_points(&s);
+    for (int32_t i = 0; i < n_point; i++) {
+        if (ip == -1 || ip == i) {
+            print_point(&s, hwkv_policy_point(policy, i));
+        }
+    }
+}
