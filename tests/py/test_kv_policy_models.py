@@ -53,9 +53,9 @@ def test_real_model(run, model, tmp_path):
     assert found["operating_points"][0]["retention"] == 1024 / 8192
 
     report = json.loads(run("check", out, "-m", model, "--json").stdout)
-    assert report["plain_bytes"] == 180 * MIB  # 30 layers x 3 heads x 8192 cells x 256 bytes
+    assert report["bytes_plain"] == 180 * MIB  # 30 layers x 3 heads x 8192 cells x 256 bytes
     assert report["bytes"] == sum(group["k_bytes"] + group["v_bytes"] for group in report["groups"])
-    assert report["saved_bytes"] == report["plain_bytes"] - report["bytes"]
+    assert report["bytes_saved"] == report["bytes_plain"] - report["bytes"]
     assert report["warnings"] == []
 
 
@@ -102,8 +102,9 @@ def test_check_by_hand(run, uniform, tiny):
     file = uniform()
     report = json.loads(run("check", file, "-m", tiny("llama"), "--json").stdout)
     assert report["fits"] is True
-    assert report["groups"] == [{"window": 128, "layers": 4, "heads": 8, "cells": 192, "k_bytes": 8 * 192 * 128, "v_bytes": 8 * 192 * 128}]
-    assert (report["bytes"], report["plain_bytes"], report["saved_bytes"]) == (8 * 192 * 256, 8 * 1024 * 256, 8 * 832 * 256)
+    assert report["groups"] == [{"window": 128, "type_k": "f16", "type_v": "f16", "n_layer": 4, "n_head": 8, "n_cells": 192,
+                                 "k_bytes": 8 * 192 * 128, "v_bytes": 8 * 192 * 128}]
+    assert (report["bytes"], report["bytes_plain"], report["bytes_saved"]) == (8 * 192 * 256, 8 * 1024 * 256, 8 * 832 * 256)
 
     text = run("check", file, "-m", tiny("llama")).stdout.splitlines()
     assert text[0] == f"{file}: point uniform-128 fits {tiny('llama')} (llama)"
@@ -121,12 +122,12 @@ def test_check_settings_by_hand(run, uniform):
     # 7 positions to take back, no padding: 128 + 7 cells; 4 streams of 1024 cells each
     report = json.loads(run("check", file, "--json", "-c", 4096, "-np", 4, "--no-kv-unified", "--rollback", 7, "--pad", 1).stdout)
     assert (report["n_stream"], report["n_ctx_seq"]) == (4, 1024)
-    assert report["groups"][0]["cells"] == 135
+    assert report["groups"][0]["n_cells"] == 135
     assert report["bytes"] == 4 * 8 * 135 * 256
-    assert report["plain_bytes"] == 4 * 8 * 1024 * 256
+    assert report["bytes_plain"] == 4 * 8 * 1024 * 256
     # q8_0: 34 bytes for 32 elements
     report = json.loads(run("check", file, "--json", "-ctk", "q8_0", "--pad", 256).stdout)
-    assert report["groups"][0]["cells"] == 256
+    assert report["groups"][0]["n_cells"] == 256
     assert report["groups"][0]["k_bytes"] == 8 * 256 * 68
     assert report["groups"][0]["v_bytes"] == 8 * 256 * 128
 
@@ -144,8 +145,8 @@ def test_check_without_flash_attention_pads_v_to_the_widest_layer(run, tiny, uni
     model = tiny("gemma4", head_dim_swa=128)
     on = json.loads(run("check", file, "-m", model, "--json").stdout)
     off = json.loads(run("check", file, "-m", model, "--json", "-fa", "off").stdout)
-    assert on["plain_bytes"] == 2 * 1024 * (128 + 128) * 2
-    assert off["plain_bytes"] == 2 * 1024 * (128 + 256) * 2
+    assert on["bytes_plain"] == 2 * 1024 * (128 + 128) * 2
+    assert off["bytes_plain"] == 2 * 1024 * (128 + 256) * 2
 
 
 def test_check_without_a_model_uses_the_policy(run, scores_file):
@@ -153,7 +154,7 @@ def test_check_without_a_model_uses_the_policy(run, scores_file):
     assert lines[0] == f"{scores_file}: point base is valid; not compared with a model (-m)"
     report = json.loads(run("check", scores_file, "--json").stdout)
     assert [group["window"] for group in report["groups"]] == ["full", 256, 1024]
-    assert [group["heads"] for group in report["groups"]] == [1, 2, 1]
+    assert [group["n_head"] for group in report["groups"]] == [1, 2, 1]
     assert report["model"] is None
 
 
@@ -208,7 +209,7 @@ def test_make_check_show_diff(run, tiny, uniform, tmp_path, arch):
     run("make", "layers", "--windows", ",".join(["full"] * (n_full - 1) + ["128"]), "-c", 1024, "-m", tiny(arch), "-o", two)
 
     report = json.loads(run("check", two, "-m", tiny(arch), "--json", "--strict").stdout)
-    assert [(group["window"], group["heads"]) for group in report["groups"]] == [("full", 2 * (n_full - 1)), (128, 2)]
+    assert [(group["window"], group["n_head"]) for group in report["groups"]] == [("full", 2 * (n_full - 1)), (128, 2)]
 
     out = run("show", two).stdout
     for il in tiny_gguf.full_layers(arch)[:-1]:

@@ -323,7 +323,7 @@ def test_bad_files(bench):
     refused("not a model that llama.cpp can load", model=bench.text)
     refused("cannot open", policy=bench.folder / "missing.json")
     refused("$.model.architecture", model=bench.model("qwen35"))
-    refused("cannot be written", "--json", bench.folder / "missing" / "x.json")
+    refused("cannot write", "--json", bench.folder / "missing" / "x.json")
     refused("the text is too short: found", text=[bench.write("few.txt", "a few words")])
     refused("expected 90 chunks (92070 tokens)", "--n-seq", 90)
     wide = bench.policy([1024], context=4096, name="wide")

@@ -412,8 +412,8 @@ def one_line(tool, *args, code):
 
 
 USAGE = {
-    "unknown argument '--what' (--help shows all options)": ("--what", 1),
-    "unknown argument 'word' (--help shows all options)": ("word",),
+    "unknown option '--what' (--help shows all options)": ("--what", 1),
+    "unexpected argument 'word' (--help shows all options)": ("word",),
     "--tau needs a value": ("--tau",),
     "--model: the value is empty": ("--model", ""),
     "--file: the value is empty": ("--file", ""),
@@ -435,7 +435,7 @@ USAGE = {
     "--budget: found '1.5', expected a share above 0 and at most 1, or bytes such as 512MiB or 2GiB": ("--budget", "1.5"),
     "--budget: found '12MB', expected a share above 0 and at most 1, or bytes such as 512MiB or 2GiB": ("--budget", "12MB"),
     "--ctx-size: found '10', expected a whole number from 64 to 268435456": ("-c", 10),
-    "--cache-type-k: found 'f17', expected f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl": ("-ctk", "f17"),
+    "--cache-type-k: found 'f17', expected one of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl": ("-ctk", "f17"),
     "--holdout-file without --holdout, expected how many sequences to take from it": ("--holdout-file", "x"),
     "--html and --output: found p.json for both, expected two files": ("-o", "p.json", "--html", "p.json"),
     "--work: found p.json, which is an output too, expected a file of its own": ("-o", "p.json", "--work", "p.json"),

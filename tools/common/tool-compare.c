@@ -479,10 +479,10 @@ struct hwkv_json * tool_compare_json(const struct tool_compare_result * result, 
 
     const bool ok = hwkv_json_add(object, "source",      tool_json_text(text->source)) &&
                     hwkv_json_add(object, "text_sha256", hwkv_json_new_string(text->sha256)) &&
-                    hwkv_json_add(object, "context",     hwkv_json_new_number(n_ctx)) &&
-                    hwkv_json_add(object, "n_seq",       hwkv_json_new_number(result->n_chunk)) &&
-                    hwkv_json_add(object, "n_chat",      hwkv_json_new_number(n_chat)) &&
-                    hwkv_json_add(object, "n_positions", hwkv_json_new_number((double) result->n_positions)) &&
+                    hwkv_json_add(object, "context",     hwkv_json_new_int(n_ctx)) &&
+                    hwkv_json_add(object, "n_seq",       hwkv_json_new_int(result->n_chunk)) &&
+                    hwkv_json_add(object, "n_chat",      hwkv_json_new_int(n_chat)) &&
+                    hwkv_json_add(object, "n_positions", hwkv_json_new_int(result->n_positions)) &&
                     tool_compare_add_stats(object, &result->all);
     if (!ok) {
         hwkv_json_free(object);

@@ -102,14 +102,14 @@ static struct hwkv_json * group_json(const struct hwkv_group * group) {
     const int32_t window = group->entry.window;
 
     struct hwkv_json * object = hwkv_json_new_object();
-    const bool ok = hwkv_json_add(object, "window",  window == HWKV_FULL ? hwkv_json_new_string("full") : hwkv_json_new_number(window)) &&
+    const bool ok = hwkv_json_add(object, "window",  window == HWKV_FULL ? hwkv_json_new_string("full") : hwkv_json_new_int(window)) &&
                     hwkv_json_add(object, "type_k",  hwkv_json_new_string(hwkv_type_name(group->entry.type_k))) &&
                     hwkv_json_add(object, "type_v",  hwkv_json_new_string(hwkv_type_name(group->entry.type_v))) &&
-                    hwkv_json_add(object, "n_layer", hwkv_json_new_number(group->n_layer)) &&
-                    hwkv_json_add(object, "n_head",  hwkv_json_new_number(group->n_head)) &&
-                    hwkv_json_add(object, "n_cells", hwkv_json_new_number(group->n_cells)) &&
-                    hwkv_json_add(object, "k_bytes", hwkv_json_new_number((double) group->k_size)) &&
-                    hwkv_json_add(object, "v_bytes", hwkv_json_new_number((double) group->v_size));
+                    hwkv_json_add(object, "n_layer", hwkv_json_new_int(group->n_layer)) &&
+                    hwkv_json_add(object, "n_head",  hwkv_json_new_int(group->n_head)) &&
+                    hwkv_json_add(object, "n_cells", hwkv_json_new_int(group->n_cells)) &&
+                    hwkv_json_add(object, "k_bytes", hwkv_json_new_uint(group->k_size)) &&
+                    hwkv_json_add(object, "v_bytes", hwkv_json_new_uint(group->v_size));
     if (!ok) {
         hwkv_json_free(object);
         return NULL;

@@ -25,7 +25,7 @@ struct hwkv_json * tool_json_text(const char * text) {
 struct hwkv_json * tool_json_measure(double value) {
     char text[32];
     snprintf(text, sizeof(text), "%.9g", value);
-    return isfinite(value) ? hwkv_json_new_number(strtod(text, NULL)) : hwkv_json_new_null();
+    return hwkv_json_new_number(strtod(text, NULL));
 }
 
 static bool put(FILE * out, struct hwkv_json * node, int (*print)(char **, const struct hwkv_json *, struct hwkv_error *), const char * end) {

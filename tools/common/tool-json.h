@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-// NULL gives null. Text that is not UTF-8, such as the name of a file, loses the bytes that are not ASCII.
+// NULL gives null. Bytes that are no UTF-8 become '?'.
 struct hwkv_json * tool_json_text(const char * text);
 
 // Rounded to 9 significant digits, null if it is not finite.

@@ -32,9 +32,11 @@ void tool_put_column(FILE * out, const char * text, int width) {
 }
 
 void tool_make_utf8(char * text) {
-    if (!hwkv_is_utf8(text)) {
-        for (; *text; text++) {
-            *text = (unsigned char) *text < 0x80 ? *text : '?';
+    for (size_t left = strlen(text), n; left > 0; left -= n, text += n) {
+        n = hwkv_utf8_length(text, left);
+        if (n == 0) {
+            *text = '?';
+            n = 1;
         }
     }
 }

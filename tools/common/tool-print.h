@@ -16,7 +16,7 @@ int  tool_put_text  (FILE * out, const char * text);
 int  tool_text_width(const char * text);
 void tool_put_column(FILE * out, const char * text, int width); // to the left, filled with spaces
 
-// What is not UTF-8 as a whole, such as the name of a file may be, loses the bytes that are not ASCII.
+// Bytes that are no UTF-8 become '?': the name of a file may have some.
 void tool_make_utf8(char * text);
 
 #define TOOL_ENTRY_NAME 48 // bytes

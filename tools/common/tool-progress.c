@@ -115,7 +115,7 @@ static void draw_line(struct tool_progress * p, double elapsed) {
 }
 
 static struct hwkv_json * milliseconds(double seconds) {
-    return isnan(seconds) ? hwkv_json_new_null() : hwkv_json_new_number(round(seconds * 1e3) / 1e3);
+    return hwkv_json_new_number(round(seconds * 1e3) / 1e3); // null while nothing is known
 }
 
 static void draw_json(struct tool_progress * p, double elapsed) {
@@ -124,7 +124,7 @@ static void draw_json(struct tool_progress * p, double elapsed) {
 
     struct hwkv_json * object = hwkv_json_new_object();
     hwkv_json_add(object, "stage",     tool_json_text(p->stage));
-    hwkv_json_add(object, "layer",     has_layer ? hwkv_json_new_number(layer) : hwkv_json_new_null());
+    hwkv_json_add(object, "layer",     has_layer ? hwkv_json_new_int(layer) : hwkv_json_new_null());
     hwkv_json_add(object, "done",      tool_json_measure(p->done));
     hwkv_json_add(object, "total",     tool_json_measure(p->total));
     hwkv_json_add(object, "elapsed_s", milliseconds(elapsed));

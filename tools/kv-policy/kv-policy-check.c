@@ -110,8 +110,8 @@ static struct hwkv_json * warnings_json(const struct check * check) {
 // The same words as in llama-server's /props.
 static bool print_report_json(const struct check * check) {
     const struct hwkv_plan_params * params = hwkv_plan_params_of(check->plan);
-    const double                    size   = (double) hwkv_plan_size(check->plan);
-    const double                    plain  = (double) hwkv_plan_size_plain(check->plan);
+    const uint64_t                  size   = hwkv_plan_size(check->plan);
+    const uint64_t                  plain  = hwkv_plan_size_plain(check->plan);
 
     struct hwkv_json * o = hwkv_json_new_object();
     const bool ok = hwkv_json_add(o, "policy",        tool_json_text(check->args->file)) &&
@@ -119,20 +119,20 @@ static bool print_report_json(const struct check * check) {
                     hwkv_json_add(o, "point",         hwkv_json_new_string(hwkv_policy_point(check->policy, check->ip)->name)) &&
                     hwkv_json_add(o, "model",         tool_json_text(check->args->model)) &&
                     hwkv_json_add(o, "fits",          hwkv_json_new_bool(true)) &&
-                    hwkv_json_add(o, "n_ctx",         hwkv_json_new_number(params->n_ctx)) &&
-                    hwkv_json_add(o, "n_ctx_seq",     hwkv_json_new_number(hwkv_plan_n_ctx_seq(check->plan))) &&
-                    hwkv_json_add(o, "n_seq_max",     hwkv_json_new_number(params->n_seq_max)) &&
-                    hwkv_json_add(o, "n_stream",      hwkv_json_new_number(hwkv_plan_n_stream(check->plan))) &&
+                    hwkv_json_add(o, "n_ctx",         hwkv_json_new_int(params->n_ctx)) &&
+                    hwkv_json_add(o, "n_ctx_seq",     hwkv_json_new_int(hwkv_plan_n_ctx_seq(check->plan))) &&
+                    hwkv_json_add(o, "n_seq_max",     hwkv_json_new_int(params->n_seq_max)) &&
+                    hwkv_json_add(o, "n_stream",      hwkv_json_new_int(hwkv_plan_n_stream(check->plan))) &&
                     hwkv_json_add(o, "kv_unified",    hwkv_json_new_bool(params->kv_unified)) &&
                     hwkv_json_add(o, "flash_attn",    hwkv_json_new_bool(params->flash_attn)) &&
                     hwkv_json_add(o, "type_k",        hwkv_json_new_string(hwkv_type_name(params->type_k))) &&
                     hwkv_json_add(o, "type_v",        hwkv_json_new_string(hwkv_type_name(params->type_v))) &&
-                    hwkv_json_add(o, "n_pad",         hwkv_json_new_number(params->n_pad)) &&
-                    hwkv_json_add(o, "n_rollback",    hwkv_json_new_number(params->n_rollback)) &&
+                    hwkv_json_add(o, "n_pad",         hwkv_json_new_int(params->n_pad)) &&
+                    hwkv_json_add(o, "n_rollback",    hwkv_json_new_int(params->n_rollback)) &&
                     hwkv_json_add(o, "groups",        tool_groups_json(check->plan)) &&
-                    hwkv_json_add(o, "bytes",         hwkv_json_new_number(size)) &&
-                    hwkv_json_add(o, "bytes_plain",   hwkv_json_new_number(plain)) &&
-                    hwkv_json_add(o, "bytes_saved",   hwkv_json_new_number(plain - size)) &&
+                    hwkv_json_add(o, "bytes",         hwkv_json_new_uint(size)) &&
+                    hwkv_json_add(o, "bytes_plain",   hwkv_json_new_uint(plain)) &&
+                    hwkv_json_add(o, "bytes_saved",   hwkv_json_new_int((int64_t) (plain - size))) &&
                     hwkv_json_add(o, "warnings",      warnings_json(check));
     if (!ok) {
         hwkv_json_free(o);

@@ -134,7 +134,7 @@ static struct hwkv_json * point_json(const struct kvv_run * verify, int32_t i) {
     struct hwkv_json * object = hwkv_json_new_object();
     const bool ok = hwkv_json_add(object, "name",          hwkv_json_new_string(vp->point->name)) &&
                     hwkv_json_add(object, "retention",     tool_json_measure(vp->retention)) &&
-                    hwkv_json_add(object, "kv_bytes",      hwkv_json_new_number((double) vp->bytes)) &&
+                    hwkv_json_add(object, "kv_bytes",      hwkv_json_new_uint(vp->bytes)) &&
                     hwkv_json_add(object, "validation",    tool_compare_json(result, &verify->text, verify->n_ctx, n_chat)) &&
                     hwkv_json_add(object, "kl_mean_error", tool_json_measure(tool_compare_kl_error(result))) &&
                     hwkv_json_add(object, "chunks",        chunks_json(result));
@@ -158,9 +158,9 @@ struct hwkv_json * kvv_json(const struct kvv_run * verify) {
     ok = ok && hwkv_json_add(object, "policy",        tool_json_text(tool_base_name(verify->args->policy))) &&
                hwkv_json_add(object, "policy_sha256", hwkv_json_new_string(hwkv_policy_hash(verify->policy))) &&
                hwkv_json_add(object, "model",         tool_json_text(tool_base_name(verify->args->model))) &&
-               hwkv_json_add(object, "context",       hwkv_json_new_number(verify->n_ctx));
+               hwkv_json_add(object, "context",       hwkv_json_new_int(verify->n_ctx));
     ok = hwkv_json_add(object, "cache_types", types) && ok;
-    ok = ok && hwkv_json_add(object, "kv_bytes_full", hwkv_json_new_number((double) verify->bytes_full)) &&
+    ok = ok && hwkv_json_add(object, "kv_bytes_full", hwkv_json_new_uint(verify->bytes_full)) &&
                hwkv_json_add(object, "complete",      hwkv_json_new_bool(verify->complete));
     ok = hwkv_json_add(object, "points", points) && ok;
     if (!ok) {

@@ -355,7 +355,7 @@ static struct hwkv_json * bound_json(const struct validator * val, int32_t ip, i
     }
 
     struct hwkv_json * bound = hwkv_json_new_object();
-    const bool ok = hwkv_json_add(bound, "layer",        hwkv_json_new_number(layer->il)) &&
+    const bool ok = hwkv_json_add(bound, "layer",        hwkv_json_new_int(layer->il)) &&
                     hwkv_json_add(bound, "omitted_mass", tool_json_measure(mass)) &&
                     hwkv_json_add(bound, "mass_bound",   tool_json_measure(mass_bound)) &&
                     hwkv_json_add(bound, "output_error", tool_json_measure(error)) &&
