@@ -43,33 +43,33 @@ bool tool_next_field(const char ** list, char * field, size_t size) {
 // values
 //
 
-static int read_int(const struct tool_option * o, const char * text, int64_t * out, struct hwkv_error * err) {
-    if (!tool_parse_int(text, out) || *out < o->min || *out > o->max) {
+static int read_int(const struct tool_option * o, int64_t * out, const char * text, struct hwkv_error * err) {
+    int64_t value;
+    if (!tool_parse_int(text, &value) || value < o->min || value > o->max) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s: found '%s', expected a whole number from %lld to %lld", o->name, text, (long long) o->min,
                          (long long) o->max);
     }
+    *out = value;
     return HWKV_OK;
 }
 
-static int read_int32(const struct tool_option * o, const char * text, struct hwkv_error * err) {
-    int64_t   value;
-    const int res = read_int(o, text, &value, err);
-    if (res == HWKV_OK) {
-        *(int32_t *) o->target = (int32_t) value;
-    }
+static int read_int32(const struct tool_option * o, int32_t * out, const char * text, struct hwkv_error * err) {
+    int64_t   value = *out;
+    const int res   = read_int(o, &value, text, err);
+    *out = (int32_t) value;
     return res;
 }
 
-static int read_ratio(const struct tool_option * o, const char * text, struct hwkv_error * err) {
+static int read_ratio(const struct tool_option * o, double * out, const char * text, struct hwkv_error * err) {
     double value;
     if (!tool_parse_number(text, &value) || value < 0.0 || value > 1.0) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s: found '%s', expected a number of at least 0 and at most 1", o->name, text);
     }
-    *(double *) o->target = value;
+    *out = value;
     return HWKV_OK;
 }
 
-static int read_type(const struct tool_option * o, const char * text, struct hwkv_error * err) {
+static int read_type(const struct tool_option * o, enum hwkv_type * out, const char * text, struct hwkv_error * err) {
     const int type = hwkv_type_from_name(text);
     if (type < 0) {
         char list[128] = "";
@@ -79,21 +79,19 @@ static int read_type(const struct tool_option * o, const char * text, struct hwk
         }
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s: found '%s', expected one of %s", o->name, text, list);
     }
-    *(enum hwkv_type *) o->target = (enum hwkv_type) type;
+    *out = (enum hwkv_type) type;
     return HWKV_OK;
 }
 
-static int read_on_off(const struct tool_option * o, const char * text, struct hwkv_error * err) {
-    const bool on = strcmp(text, "on") == 0;
-    if (!on && strcmp(text, "off") != 0) {
+static int read_on_off(const struct tool_option * o, bool * out, const char * text, struct hwkv_error * err) {
+    if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s: found '%s', expected on or off", o->name, text);
     }
-    *(bool *) o->target = on;
+    *out = strcmp(text, "on") == 0;
     return HWKV_OK;
 }
 
-static int add_string(const struct tool_option * o, const char * text, struct hwkv_error * err) {
-    struct tool_strings * list = o->target;
+static int add_string(const struct tool_option * o, struct tool_strings * list, const char * text, struct hwkv_error * err) {
     if (list->n == o->max) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s: found more than %lld, expected at most that", o->name, (long long) o->max);
     }
@@ -101,25 +99,25 @@ static int add_string(const struct tool_option * o, const char * text, struct hw
     return HWKV_OK;
 }
 
-static int read_other(const struct tool_option * o, const char * text, struct hwkv_error * err) {
+static int read_other(const struct tool_option * o, void * target, const char * text, struct hwkv_error * err) {
     struct hwkv_error what;
-    const int res = o->read(o->target, text, &what);
+    const int res = o->read(target, text, &what);
     return res == HWKV_OK ? HWKV_OK : hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s: %s", o->name, what.msg);
 }
 
-static int read_value(const struct tool_option * o, const char * text, struct hwkv_error * err) {
+static int read_value(const struct tool_option * o, void * target, const char * text, struct hwkv_error * err) {
     if (text[0] == '\0') {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s: the value is empty", o->name);
     }
     switch (o->kind) {
-        case TOOL_STRING:  *(const char **) o->target = text; return HWKV_OK;
-        case TOOL_STRINGS: return add_string(o, text, err);
-        case TOOL_INT:     return read_int32(o, text, err);
-        case TOOL_INT64:   return read_int(o, text, o->target, err);
-        case TOOL_RATIO:   return read_ratio(o, text, err);
-        case TOOL_ON_OFF:  return read_on_off(o, text, err);
-        case TOOL_TYPE:    return read_type(o, text, err);
-        default:           return read_other(o, text, err);
+        case TOOL_STRING:  *(const char **) target = text; return HWKV_OK;
+        case TOOL_STRINGS: return add_string (o, target, text, err);
+        case TOOL_INT:     return read_int32 (o, target, text, err);
+        case TOOL_INT64:   return read_int   (o, target, text, err);
+        case TOOL_RATIO:   return read_ratio (o, target, text, err);
+        case TOOL_ON_OFF:  return read_on_off(o, target, text, err);
+        case TOOL_TYPE:    return read_type  (o, target, text, err);
+        default:           return read_other (o, target, text, err);
     }
 }
 
@@ -150,20 +148,21 @@ static int read_option(const struct tool_args * args, int argc, char ** argv, in
     if (!o) {
         return hwkv_fail(err, HWKV_ERR_UNKNOWN_KEY, NULL, "unknown option '%s'", arg);
     }
+    void * target = (char *) args->target + o->offset;
     if (o->kind == TOOL_FLAG || o->kind == TOOL_CLEAR) {
         if (equal) {
             return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s takes no value", o->name);
         }
-        *(bool *) o->target = o->kind == TOOL_FLAG;
+        *(bool *) target = o->kind == TOOL_FLAG;
         return HWKV_OK;
     }
     if (equal) {
-        return read_value(o, equal + 1, err);
+        return read_value(o, target, equal + 1, err);
     }
     if (*i + 1 >= argc) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "%s needs a value", arg);
     }
-    return read_value(o, argv[++*i], err);
+    return read_value(o, target, argv[++*i], err);
 }
 
 static int add_word(struct tool_args * args, const char * word, struct hwkv_error * err) {

@@ -5,6 +5,7 @@
 
 #include "hwkv.h"
 
+#include <stddef.h>
 #include <stdio.h>
 
 enum tool_kind {
@@ -32,7 +33,7 @@ struct tool_option {
     const char   * name;   // as messages show it; NULL: help is a heading
     const char   * alias;  // or NULL
     enum tool_kind kind;
-    void         * target;
+    size_t         offset; // of the target in the struct that is filled
     int64_t        min;
     int64_t        max;
     const char   * value;  // what --help calls its value, NULL for a flag
@@ -46,6 +47,7 @@ struct tool_args {
     const struct tool_option * options;
     int                        n_option;
     int                        column;   // of --help where the texts of the options begin
+    void                     * target;   // the struct that is filled
     const char              ** words;    // [max_word] filled with what is not an option
     int                        max_word;
     int                        n_word;

@@ -201,24 +201,35 @@ static int check_run(struct check * check) {
     return tool_finish(TOOL_EXIT_OK);
 }
 
+#define AT(member) offsetof(struct check_args, member)
+
+static const struct tool_option OPTIONS[] = {
+    { "-m",              "--model",        TOOL_STRING, AT(model), .value = "FILE",
+      .help = "GGUF model; without it only the policy's own geometry is used" },
+    { "--point",         NULL,             TOOL_STRING, AT(point), .value = "NAME|N",
+      .help = "operating point (default: the selected one)" },
+    { "-c",              "--ctx-size",     TOOL_INT,    AT(n_ctx), 1, 1 << 30, .value = "N",
+      .help = "context (default: the policy's)" },
+    { "-np",             "--parallel",     TOOL_INT,    AT(n_seq_max), 1, 256, .value = "N", .help = "sequences (default: 1)" },
+    { "--kv-unified",    "-kvu",           TOOL_FLAG,   AT(kv_unified), .help = "one stream for all sequences (default)" },
+    { "--no-kv-unified", "-no-kvu",        TOOL_CLEAR,  AT(kv_unified), .help = "one stream per sequence" },
+    { "-fa",             "--flash-attn",   TOOL_ON_OFF, AT(flash_attn), .value = "on|off", .help = "flash attention (default: on)" },
+    { "-ctk",            "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T", .help = "(default: the policy's)" },
+    { "-ctv",            "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "(default: the policy's)" },
+    { "--pad",           NULL,             TOOL_INT,    AT(n_pad), 1, 1 << 20, .value = "N",
+      .help = "cells of a group are a multiple of N (default: 64, as on a CPU; 256 when a GPU holds some)" },
+    { "--rollback",      NULL,             TOOL_INT,    AT(n_rollback), 0, 1 << 20, .value = "N",
+      .help = "positions per sequence that can be taken back (default: 64)" },
+    { "--strict",        NULL,             TOOL_FLAG,   AT(strict), .help = "other tensor types are an error, not a warning" },
+    { "--json",          NULL,             TOOL_FLAG,   AT(json), .help = "the result as JSON" },
+    { "-v",              "--verbose",      TOOL_FLAG,   AT(verbose), .help = "show llama.cpp's log" },
+};
+
 static int read_args(struct check_args * a, int argc, char ** argv) {
-    const struct tool_option options[] = {
-        { "-m",              "--model",        TOOL_STRING, &a->model,      0, 0,       "FILE",   "GGUF model; without it only the policy's own geometry is used", NULL },
-        { "--point",         NULL,             TOOL_STRING, &a->point,      0, 0,       "NAME|N", "operating point (default: the selected one)", NULL },
-        { "-c",              "--ctx-size",     TOOL_INT,    &a->n_ctx,      1, 1 << 30, "N",      "context (default: the policy's)", NULL },
-        { "-np",             "--parallel",     TOOL_INT,    &a->n_seq_max,  1, 256,     "N",      "sequences (default: 1)", NULL },
-        { "--kv-unified",    "-kvu",           TOOL_FLAG,   &a->kv_unified, 0, 0,       NULL,     "one stream for all sequences (default)", NULL },
-        { "--no-kv-unified", "-no-kvu",        TOOL_CLEAR,  &a->kv_unified, 0, 0,       NULL,     "one stream per sequence", NULL },
-        { "-fa",             "--flash-attn",   TOOL_ON_OFF, &a->flash_attn, 0, 0,       "on|off", "flash attention (default: on)", NULL },
-        { "-ctk",            "--cache-type-k", TOOL_TYPE,   &a->type_k,     0, 0,       "T",      "(default: the policy's)", NULL },
-        { "-ctv",            "--cache-type-v", TOOL_TYPE,   &a->type_v,     0, 0,       "T",      "(default: the policy's)", NULL },
-        { "--pad",           NULL,             TOOL_INT,    &a->n_pad,      1, 1 << 20, "N",      "cells of a group are a multiple of N (default: 64, as on a CPU; 256 when a GPU holds some)", NULL },
-        { "--rollback",      NULL,             TOOL_INT,    &a->n_rollback, 0, 1 << 20, "N",      "positions per sequence that can be taken back (default: 64)", NULL },
-        { "--strict",        NULL,             TOOL_FLAG,   &a->strict,     0, 0,       NULL,     "other tensor types are an error, not a warning", NULL },
-        { "--json",          NULL,             TOOL_FLAG,   &a->json,       0, 0,       NULL,     "the result as JSON", NULL },
-        { "-v",              "--verbose",      TOOL_FLAG,   &a->verbose,    0, 0,       NULL,     "show llama.cpp's log", NULL },
+    struct tool_args line = {
+        .usage = USAGE, .options = OPTIONS, .n_option = sizeof(OPTIONS) / sizeof(OPTIONS[0]),
+        .words = &a->file, .max_word = 1, .target = a,
     };
-    struct tool_args line = { .usage = USAGE, .options = options, .n_option = sizeof(options) / sizeof(options[0]), .words = &a->file, .max_word = 1 };
 
     const int code = kvp_read_args(&line, "check", argc, argv);
     return code < 0 && line.n_word == 0 ? tool_usage("check", "no policy file given") : code;

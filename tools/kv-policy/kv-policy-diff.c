@@ -96,26 +96,36 @@ static int print_diff(const struct side * a, const struct side * b) {
     return n_differ == 0 && sa == sb ? TOOL_EXIT_OK : TOOL_EXIT_FAIL;
 }
 
+struct diff_args {
+    const char * files[2];
+    const char * point_a;
+    const char * point_b;
+};
+
+#define AT(member) offsetof(struct diff_args, member)
+
+static const struct tool_option OPTIONS[] = {
+    { "--point-a", NULL, TOOL_STRING, AT(point_a), .value = "NAME|N",
+      .help = "operating point of the first (default: the selected one)" },
+    { "--point-b", NULL, TOOL_STRING, AT(point_b), .value = "NAME|N",
+      .help = "operating point of the second (default: the selected one)" },
+};
+
 int kvp_diff(int argc, char ** argv) {
-    struct side  a = { 0 };
-    struct side  b = { 0 };
-    const char * files[2] = { NULL, NULL };
-
-    const struct tool_option options[] = {
-        { "--point-a", NULL, TOOL_STRING, &a.point_name, 0, 0, "NAME|N", "operating point of the first (default: the selected one)",  NULL },
-        { "--point-b", NULL, TOOL_STRING, &b.point_name, 0, 0, "NAME|N", "operating point of the second (default: the selected one)", NULL },
+    struct diff_args args = { { NULL, NULL }, NULL, NULL };
+    struct tool_args line = {
+        .usage = USAGE, .options = OPTIONS, .n_option = sizeof(OPTIONS) / sizeof(OPTIONS[0]),
+        .words = args.files, .max_word = 2, .target = &args,
     };
-    struct tool_args args = { .usage = USAGE, .options = options, .n_option = sizeof(options) / sizeof(options[0]), .words = files, .max_word = 2 };
-
-    int code = kvp_read_args(&args, "diff", argc, argv);
+    int code = kvp_read_args(&line, "diff", argc, argv);
     if (code >= 0) {
         return code;
     }
-    if (args.n_word < 2) {
-        return tool_usage("diff", "found %d policy files, expected 2", args.n_word);
+    if (line.n_word < 2) {
+        return tool_usage("diff", "found %d policy files, expected 2", line.n_word);
     }
-    a.file = files[0];
-    b.file = files[1];
+    struct side a = { .file = args.files[0], .point_name = args.point_a };
+    struct side b = { .file = args.files[1], .point_name = args.point_b };
 
     code = EXIT_TROUBLE;
     if (side_load(&a) && side_load(&b)) {

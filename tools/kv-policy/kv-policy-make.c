@@ -73,27 +73,37 @@ static int check_args(const struct make_args * args) {
     return TOOL_EXIT_OK;
 }
 
+#define AT(member) offsetof(struct make_args, member)
+
+static const struct tool_option OPTIONS[] = {
+    { "-o",        "--output",       TOOL_STRING, AT(out), .value = "FILE", .help = "the policy to write; - is stdout" },
+    { "-m",        "--model",        TOOL_STRING, AT(model), .value = "FILE", .help = "GGUF model; optional with --scores" },
+    { "-c",        "--ctx-size",     TOOL_INT,    AT(context), 1, 1 << 30, .value = "N",
+      .help = "context the policy is for; with --scores that of the scores" },
+    { "--sinks",   NULL,             TOOL_INT,    AT(sinks), 0, HWKV_SINKS_MAX, .value = "S",
+      .help = "first positions that stay (default: 0, streaming: 4)" },
+    { "--name",    NULL,             TOOL_STRING, AT(name), .value = "NAME",
+      .help = "name of the operating point; several T: NAME-T" },
+    { "-ctk",      "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T", .help = "(default: f16)" },
+    { "-ctv",      "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "(default: f16)" },
+    { "--scores",  NULL,             TOOL_STRING, AT(scores), .value = "FILE", .help = "a policy whose operating point has scores" },
+    { "--point",   NULL,             TOOL_STRING, AT(point), .value = "NAME|N",
+      .help = "the point of --scores (default: the selected one)" },
+    { "-v",        "--verbose",      TOOL_FLAG,   AT(verbose), .help = "show llama.cpp's log" },
+    // told of with the methods
+    { "--window",  NULL,             TOOL_INT,    AT(window), 1, 1 << 30, .help = NULL },
+    { "--windows", NULL,             TOOL_STRING, AT(windows), .help = NULL },
+    { "--tau",     NULL,             TOOL_STRING, AT(taus), .help = NULL },
+    { "--ratio",   NULL,             TOOL_RATIO,  AT(ratio), .help = NULL },
+};
+
 // -1 to go on, else the exit code
 static int read_args(struct make_args * a, int argc, char ** argv) {
-    const struct tool_option options[] = {
-        { "-o",        "--output",       TOOL_STRING, &a->out,     0, 0,              "FILE",   "the policy to write; - is stdout", NULL },
-        { "-m",        "--model",        TOOL_STRING, &a->model,   0, 0,              "FILE",   "GGUF model; optional with --scores", NULL },
-        { "-c",        "--ctx-size",     TOOL_INT,    &a->context, 1, 1 << 30,        "N",      "context the policy is for; with --scores that of the scores", NULL },
-        { "--sinks",   NULL,             TOOL_INT,    &a->sinks,   0, HWKV_SINKS_MAX, "S",      "first positions that stay (default: 0, streaming: 4)", NULL },
-        { "--name",    NULL,             TOOL_STRING, &a->name,    0, 0,              "NAME",   "name of the operating point; several T: NAME-T", NULL },
-        { "-ctk",      "--cache-type-k", TOOL_TYPE,   &a->type_k,  0, 0,              "T",      "(default: f16)", NULL },
-        { "-ctv",      "--cache-type-v", TOOL_TYPE,   &a->type_v,  0, 0,              "T",      "(default: f16)", NULL },
-        { "--scores",  NULL,             TOOL_STRING, &a->scores,  0, 0,              "FILE",   "a policy whose operating point has scores", NULL },
-        { "--point",   NULL,             TOOL_STRING, &a->point,   0, 0,              "NAME|N", "the point of --scores (default: the selected one)", NULL },
-        { "-v",        "--verbose",      TOOL_FLAG,   &a->verbose, 0, 0,              NULL,     "show llama.cpp's log", NULL },
-        // told of with the methods
-        { "--window",  NULL,             TOOL_INT,    &a->window,  1, 1 << 30,        NULL,     NULL, NULL },
-        { "--windows", NULL,             TOOL_STRING, &a->windows, 0, 0,              NULL,     NULL, NULL },
-        { "--tau",     NULL,             TOOL_STRING, &a->taus,    0, 0,              NULL,     NULL, NULL },
-        { "--ratio",   NULL,             TOOL_RATIO,  &a->ratio,   0, 0,              NULL,     NULL, NULL },
-    };
     const char     * method = NULL;
-    struct tool_args line   = { .usage = USAGE, .options = options, .n_option = sizeof(options) / sizeof(options[0]), .words = &method, .max_word = 1 };
+    struct tool_args line   = {
+        .usage = USAGE, .options = OPTIONS, .n_option = sizeof(OPTIONS) / sizeof(OPTIONS[0]),
+        .words = &method, .max_word = 1, .target = a,
+    };
 
     int code = kvp_read_args(&line, "make", argc, argv);
     if (code >= 0) {

@@ -164,14 +164,21 @@ static int print_policy(const struct show_args * args, const struct hwkv_policy 
     return tool_finish(TOOL_EXIT_OK);
 }
 
+#define AT(member) offsetof(struct show_args, member)
+
+static const struct tool_option OPTIONS[] = {
+    { "--point", NULL, TOOL_STRING, AT(point), .value = "NAME|N", .help = "operating point (default: the selected one)" },
+    { "--color", NULL, TOOL_STRING, AT(color), .value = "WHEN",
+      .help = "auto, always or never (default: auto, a terminal without NO_COLOR)" },
+    { "--all",   NULL, TOOL_FLAG,   AT(all), .help = "every layer; else over 64 layers equal neighbours are folded" },
+};
+
 int kvp_show(int argc, char ** argv) {
     struct show_args args = { .color = "auto" };
-    const struct tool_option options[] = {
-        { "--point", NULL, TOOL_STRING, &args.point, 0, 0, "NAME|N", "operating point (default: the selected one)", NULL },
-        { "--color", NULL, TOOL_STRING, &args.color, 0, 0, "WHEN",   "auto, always or never (default: auto, a terminal without NO_COLOR)", NULL },
-        { "--all",   NULL, TOOL_FLAG,   &args.all,   0, 0, NULL,     "every layer; else over 64 layers equal neighbours are folded", NULL },
+    struct tool_args line = {
+        .usage = USAGE, .options = OPTIONS, .n_option = sizeof(OPTIONS) / sizeof(OPTIONS[0]),
+        .words = &args.file, .max_word = 1, .target = &args,
     };
-    struct tool_args line = { .usage = USAGE, .options = options, .n_option = sizeof(options) / sizeof(options[0]), .words = &args.file, .max_word = 1 };
 
     int code = kvp_read_args(&line, "show", argc, argv);
     if (code >= 0) {

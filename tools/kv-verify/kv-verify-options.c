@@ -21,6 +21,40 @@ static const char AFTER[] =
     "Ctrl-C shows the result of the chunks that are finished.\n"
     "exit code: 0 ok, 1 failed, 2 wrong usage, 3 no such operating point, 130 stopped\n";
 
+#define AT(member) offsetof(struct kvv_args, member)
+
+static const struct tool_option OPTIONS[] = {
+    { "-m",                "--model",        TOOL_STRING,  AT(model), .value = "FILE", .help = "GGUF model" },
+    { "-f",                "--file",         TOOL_STRINGS, AT(files), 0, INT32_MAX, .value = "FILE",
+      .help = "text in UTF-8; several: chunks are taken from them in turns" },
+    { "--kv-policy",       NULL,             TOOL_STRING,  AT(policy), .value = "FILE", .help = "the policy" },
+    { "--kv-policy-point", NULL,             TOOL_STRING,  AT(point), .value = "NAME|N",
+      .help = "operating point (default: the selected one)" },
+    { "--all-points",      NULL,             TOOL_FLAG,    AT(all_points),
+      .help = "every operating point, each with a context of its own" },
+    { "-c",                "--ctx-size",     TOOL_INT,     AT(n_ctx), KVV_MIN_CTX, 1 << 24, .value = "N",
+      .help = "tokens of a chunk, at least 1024 and more than the largest\n"
+              "window (default: the policy's context)" },
+    { "--n-seq",           NULL,             TOOL_INT,     AT(n_seq), 1, 1 << 16, .value = "N", .help = "chunks (default: up to 4)" },
+    { "--parse-special",   NULL,             TOOL_FLAG,    AT(parse_special),
+      .help = "the text contains control tokens, as a formatted chat does" },
+    { "-ctk",              "--cache-type-k", TOOL_TYPE,    AT(type_k), .value = "T",
+      .help = "of both caches (default: the policy's)" },
+    { "-ctv",              "--cache-type-v", TOOL_TYPE,    AT(type_v), .value = "T",
+      .help = "of both caches (default: the policy's)" },
+    { "-t",                "--threads",      TOOL_INT,     AT(n_threads), 1, 512, .value = "N",
+      .help = "(default: the processors of this machine)" },
+    { "-ub",               "--ubatch-size",  TOOL_INT,     AT(n_ubatch), 1, 1 << 16, .value = "N",
+      .help = "largest physical batch (default: 512)" },
+    { "-ngl",              "--gpu-layers",   TOOL_INT,     AT(n_gpu_layers), 0, 1 << 16, .value = "N",
+      .help = "layers on the GPU (default: llama.cpp's choice)" },
+    { "--json",            NULL,             TOOL_STRING,  AT(json), .value = "FILE",
+      .help = "the result as JSON too; - is stdout, without the table" },
+    { "--json-progress",   NULL,             TOOL_FLAG,    AT(json_progress),
+      .help = "progress on stderr as one JSON object per line" },
+    { "-v",                "--verbose",      TOOL_FLAG,    AT(verbose), .help = "show llama.cpp's log" },
+};
+
 static int check_args(const struct kvv_args * args) {
     const char * missing = !args->model ? "-m MODEL" : args->files.n == 0 ? "-f TEXT" : !args->policy ? "--kv-policy FILE" : NULL;
     if (missing) {
@@ -36,26 +70,9 @@ int kvv_read_args(struct kvv_args * a, int argc, char ** argv) {
     *a = (struct kvv_args) {
         .n_threads = tool_n_processors(), .n_ubatch = 512, .n_gpu_layers = -1, .type_k = HWKV_TYPE_CACHE, .type_v = HWKV_TYPE_CACHE,
     };
-    const struct tool_option options[] = {
-        { "-m",                "--model",        TOOL_STRING,  &a->model,         0, 0, "FILE",   "GGUF model", NULL },
-        { "-f",                "--file",         TOOL_STRINGS, &a->files,         0, argc, "FILE", "text in UTF-8; several: chunks are taken from them in turns", NULL },
-        { "--kv-policy",       NULL,             TOOL_STRING,  &a->policy,        0, 0, "FILE",   "the policy", NULL },
-        { "--kv-policy-point", NULL,             TOOL_STRING,  &a->point,         0, 0, "NAME|N", "operating point (default: the selected one)", NULL },
-        { "--all-points",      NULL,             TOOL_FLAG,    &a->all_points,    0, 0, NULL,     "every operating point, each with a context of its own", NULL },
-        { "-c",                "--ctx-size",     TOOL_INT,     &a->n_ctx,         KVV_MIN_CTX, 1 << 24, "N", "tokens of a chunk, at least 1024 and more than the largest\n"
-                                                                                                            "window (default: the policy's context)", NULL },
-        { "--n-seq",           NULL,             TOOL_INT,     &a->n_seq,         1, 1 << 16, "N", "chunks (default: up to 4)", NULL },
-        { "--parse-special",   NULL,             TOOL_FLAG,    &a->parse_special, 0, 0, NULL,     "the text contains control tokens, as a formatted chat does", NULL },
-        { "-ctk",              "--cache-type-k", TOOL_TYPE,    &a->type_k,        0, 0, "T",      "of both caches (default: the policy's)", NULL },
-        { "-ctv",              "--cache-type-v", TOOL_TYPE,    &a->type_v,        0, 0, "T",      "of both caches (default: the policy's)", NULL },
-        { "-t",                "--threads",      TOOL_INT,     &a->n_threads,     1, 512, "N",    "(default: the processors of this machine)", NULL },
-        { "-ub",               "--ubatch-size",  TOOL_INT,     &a->n_ubatch,      1, 1 << 16, "N", "largest physical batch (default: 512)", NULL },
-        { "-ngl",              "--gpu-layers",   TOOL_INT,     &a->n_gpu_layers,  0, 1 << 16, "N", "layers on the GPU (default: llama.cpp's choice)", NULL },
-        { "--json",            NULL,             TOOL_STRING,  &a->json,          0, 0, "FILE",   "the result as JSON too; - is stdout, without the table", NULL },
-        { "--json-progress",   NULL,             TOOL_FLAG,    &a->json_progress, 0, 0, NULL,     "progress on stderr as one JSON object per line", NULL },
-        { "-v",                "--verbose",      TOOL_FLAG,    &a->verbose,       0, 0, NULL,     "show llama.cpp's log", NULL },
+    struct tool_args line = {
+        .usage = USAGE, .after = AFTER, .options = OPTIONS, .n_option = sizeof(OPTIONS) / sizeof(OPTIONS[0]), .column = 26, .target = a,
     };
-    struct tool_args line = { .usage = USAGE, .after = AFTER, .options = options, .n_option = sizeof(options) / sizeof(options[0]), .column = 26 };
 
     if (tool_args_has(argc, argv, "--help", "-h")) {
         tool_args_help(&line, stdout);

@@ -1,7 +1,5 @@
 #include "seqcalib-estimate.h"
 
-#include "tool-print.h"
-
 #include "hwkv-error.h"
 
 #include <stdlib.h>

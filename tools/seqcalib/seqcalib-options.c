@@ -115,6 +115,63 @@ static int read_budget(void * target, const char * text, struct hwkv_error * err
 // options
 //
 
+#define AT(member) offsetof(struct sc_options, member)
+
+static const struct tool_option OPTIONS[] = {
+    { .help = "input" },
+    { "--model",           "-m",   TOOL_STRING,  AT(model), .value = "FILE", .help = "the model, a GGUF file" },
+    { "--file",            "-f",   TOOL_STRINGS, AT(files), 0, SC_FILE_MAX, .value = "FILE",
+      .help = "text to calibrate on; may be given several times" },
+    { "--parse-special",   NULL,   TOOL_FLAG,    AT(parse_special), .help = "the text contains control tokens (a formatted chat)" },
+    { "--n-seq",           NULL,   TOOL_INT,     AT(n_seq), 1, 4096, .value = "N",
+      .help = "sequences, contiguous and disjoint pieces of the text (default: 1)" },
+    { "--ctx-size",        "-c",   TOOL_INT,     AT(n_ctx), 64, 1 << 28, .value = "N",
+      .help = "tokens of a sequence (default: the model's own context, at most 131072)" },
+    { .help = "what to choose" },
+    { "--windows",         NULL,   TOOL_OTHER,   AT(windows), .value = "LIST", .read = read_windows,
+      .help = "candidate windows, ascending (default: 1/16, 1/8 and 1/4 of the context); full is always one" },
+    { "--sinks",           NULL,   TOOL_INT,     AT(sinks), 0, HWKV_SINKS_MAX, .value = "N",
+      .help = "first positions that every window keeps; they count in it (default: 4; 0: the paper's setting)" },
+    { "--tau",             NULL,   TOOL_OTHER,   AT(taus), .value = "LIST", .read = read_taus,
+      .help = "similarity floors; each becomes an operating point of the policy (default: 0.995)" },
+    { "--budget",          NULL,   TOOL_OTHER,   AT(budget), .value = "B", .read = read_budget,
+      .help = "select the best point within B: a share of the full cache such as 0.7, or bytes such as\n"
+              "512MiB or 2GiB as allocated at this context. Exit code 3 if none fits; the file is still\n"
+              "written. Without it the first floor of the list is selected" },
+    { "--per-layer",       NULL,   TOOL_FLAG,    AT(per_layer),
+      .help = "one window for all KV heads of a layer, by the mean of their scores: to compare with" },
+    { "--n-query",         NULL,   TOOL_INT,     AT(n_query), 1, 1 << 24, .value = "N",
+      .help = "query positions scored in each sequence, from its last quarter (default: 256)" },
+    { "--seed",            NULL,   TOOL_INT64,   AT(seed), 0, SEED_MAX, .value = "N", .help = "of the query positions (default: 42)" },
+    { .help = "check on text the calibration has not seen" },
+    { "--holdout",         NULL,   TOOL_INT,     AT(n_holdout), 1, 4096, .value = "N",
+      .help = "N more pieces, and one formatted as a chat if the model has a template; the results go into\n"
+              "the policy as `validation`" },
+    { "--holdout-file",    NULL,   TOOL_STRINGS, AT(holdout_files), 0, SC_FILE_MAX, .value = "FILE",
+      .help = "take them from this text instead of the rest of the other; may be given several times" },
+    { .help = "output" },
+    { "--output",          "-o",   TOOL_STRING,  AT(out), .value = "FILE", .help = "the policy, - for stdout (default: policy.json)" },
+    { "--force",           NULL,   TOOL_FLAG,    AT(force), .help = "overwrite it if it is there already" },
+    { "--html",            NULL,   TOOL_STRING,  AT(html), .value = "FILE", .help = "a page to look at it" },
+    { "--resume",          NULL,   TOOL_FLAG,    AT(resume), .help = "go on where a run with the same arguments was interrupted" },
+    { "--work",            NULL,   TOOL_STRING,  AT(work), .value = "FILE",
+      .help = "where progress is kept for that (default: the output with .work added)" },
+    { "--json-progress",   NULL,   TOOL_FLAG,    AT(json_progress), .help = "progress on stderr as JSON, one object a line" },
+    { "--dry-run",         NULL,   TOOL_FLAG,    AT(dry_run), .help = "only estimate time and memory" },
+    { "--show-statistics", NULL,   TOOL_STRING,  AT(statistics), .value = "FILE", .help = "print what is in a policy and exit" },
+    { .help = "how to run" },
+    { "--cache-type-k",    "-ctk", TOOL_TYPE,    AT(type_k), .value = "TYPE", .help = "cache type for K (default: f16)" },
+    { "--cache-type-v",    "-ctv", TOOL_TYPE,    AT(type_v), .value = "TYPE", .help = "cache type for V (default: f16)" },
+    { "--threads",         "-t",   TOOL_INT,     AT(n_thread), 1, 512, .value = "N", .help = "(default: number of cores)" },
+    { "--ubatch-size",     "-ub",  TOOL_INT,     AT(n_ubatch), 1, 1 << 16, .value = "N",
+      .help = "tokens computed at once (default: 512)" },
+    { "--n-gpu-layers",    "-ngl", TOOL_INT,     AT(n_gpu_layers), 0, 1 << 16, .value = "N",
+      .help = "layers on the GPU (default: as many as fit)" },
+    { "--naive",           NULL,   TOOL_FLAG,    AT(naive),
+      .help = "run all layers below from the start for every layer: slow, needs no memory for layer inputs" },
+    { "--verbose",         "-v",   TOOL_FLAG,    AT(verbose), .help = "show llama.cpp's log" },
+};
+
 static int check(const struct sc_options * opt) {
     if (opt->statistics) {
         return -1;
@@ -146,70 +203,27 @@ static void set_defaults(struct sc_options * opt) {
     opt->holdout_files.items = opt->holdout_room;
 }
 
-static int read_line(struct sc_options * o, struct tool_args * line, int argc, char ** argv) {
-    struct hwkv_error err;
-
+int sc_options_read(struct sc_options * opt, int argc, char ** argv) {
+    set_defaults(opt);
+    struct tool_args line = {
+        .usage = USAGE, .after = AFTER, .options = OPTIONS, .n_option = sizeof(OPTIONS)/sizeof(OPTIONS[0]), .column = 29, .target = opt,
+    };
     if (tool_args_has(argc, argv, "--help", "-h")) {
-        tool_args_help(line, stdout);
+        tool_args_help(&line, stdout);
         return tool_finish(TOOL_EXIT_OK);
     }
     if (tool_args_has(argc, argv, "--version", NULL)) {
         return tool_print_version();
     }
-    const int res = tool_args_read(line, argc, argv, &err);
+    struct hwkv_error err;
+    const int res = tool_args_read(&line, argc, argv, &err);
     if (res != HWKV_OK) {
         return fail("%s%s", err.msg, res == HWKV_ERR_UNKNOWN_KEY ? " (--help shows all options)" : "");
     }
-    if (strcmp(o->out, "/dev/stdout") == 0) {
-        o->out = "-"; // redirected into a file it looks like one, which must not be renamed over
+    if (strcmp(opt->out, "/dev/stdout") == 0) {
+        opt->out = "-"; // redirected into a file it looks like one, which must not be renamed over
     }
-    return check(o);
-}
-
-int sc_options_read(struct sc_options * o, int argc, char ** argv) {
-    set_defaults(o);
-
-    const struct tool_option options[] = {
-        { .help = "input" },
-        { "--model",           "-m",   TOOL_STRING,  &o->model,         0, 0, "FILE", "the model, a GGUF file", NULL },
-        { "--file",            "-f",   TOOL_STRINGS, &o->files,         0, SC_FILE_MAX, "FILE", "text to calibrate on; may be given several times", NULL },
-        { "--parse-special",   NULL,   TOOL_FLAG,    &o->parse_special, 0, 0, NULL,   "the text contains control tokens (a formatted chat)", NULL },
-        { "--n-seq",           NULL,   TOOL_INT,     &o->n_seq,         1, 4096, "N", "sequences, contiguous and disjoint pieces of the text (default: 1)", NULL },
-        { "--ctx-size",        "-c",   TOOL_INT,     &o->n_ctx,         64, 1 << 28, "N", "tokens of a sequence (default: the model's own context, at most 131072)", NULL },
-        { .help = "what to choose" },
-        { "--windows",         NULL,   TOOL_OTHER,   &o->windows,       0, 0, "LIST", "candidate windows, ascending (default: 1/16, 1/8 and 1/4 of the context); full is always one", read_windows },
-        { "--sinks",           NULL,   TOOL_INT,     &o->sinks,         0, HWKV_SINKS_MAX, "N", "first positions that every window keeps; they count in it (default: 4; 0: the paper's setting)", NULL },
-        { "--tau",             NULL,   TOOL_OTHER,   &o->taus,          0, 0, "LIST", "similarity floors; each becomes an operating point of the policy (default: 0.995)", read_taus },
-        { "--budget",          NULL,   TOOL_OTHER,   &o->budget,        0, 0, "B",    "select the best point within B: a share of the full cache such as 0.7, or bytes such as\n"
-                                                                                      "512MiB or 2GiB as allocated at this context. Exit code 3 if none fits; the file is still\n"
-                                                                                      "written. Without it the first floor of the list is selected", read_budget },
-        { "--per-layer",       NULL,   TOOL_FLAG,    &o->per_layer,     0, 0, NULL,   "one window for all KV heads of a layer, by the mean of their scores: to compare with", NULL },
-        { "--n-query",         NULL,   TOOL_INT,     &o->n_query,       1, 1 << 24, "N", "query positions scored in each sequence, from its last quarter (default: 256)", NULL },
-        { "--seed",            NULL,   TOOL_INT64,   &o->seed,          0, SEED_MAX, "N", "of the query positions (default: 42)", NULL },
-        { .help = "check on text the calibration has not seen" },
-        { "--holdout",         NULL,   TOOL_INT,     &o->n_holdout,     1, 4096, "N", "N more pieces, and one formatted as a chat if the model has a template; the results go into\n"
-                                                                                      "the policy as `validation`", NULL },
-        { "--holdout-file",    NULL,   TOOL_STRINGS, &o->holdout_files, 0, SC_FILE_MAX, "FILE", "take them from this text instead of the rest of the other; may be given several times", NULL },
-        { .help = "output" },
-        { "--output",          "-o",   TOOL_STRING,  &o->out,           0, 0, "FILE", "the policy, - for stdout (default: policy.json)", NULL },
-        { "--force",           NULL,   TOOL_FLAG,    &o->force,         0, 0, NULL,   "overwrite it if it is there already", NULL },
-        { "--html",            NULL,   TOOL_STRING,  &o->html,          0, 0, "FILE", "a page to look at it", NULL },
-        { "--resume",          NULL,   TOOL_FLAG,    &o->resume,        0, 0, NULL,   "go on where a run with the same arguments was interrupted", NULL },
-        { "--work",            NULL,   TOOL_STRING,  &o->work,          0, 0, "FILE", "where progress is kept for that (default: the output with .work added)", NULL },
-        { "--json-progress",   NULL,   TOOL_FLAG,    &o->json_progress, 0, 0, NULL,   "progress on stderr as JSON, one object a line", NULL },
-        { "--dry-run",         NULL,   TOOL_FLAG,    &o->dry_run,       0, 0, NULL,   "only estimate time and memory", NULL },
-        { "--show-statistics", NULL,   TOOL_STRING,  &o->statistics,    0, 0, "FILE", "print what is in a policy and exit", NULL },
-        { .help = "how to run" },
-        { "--cache-type-k",    "-ctk", TOOL_TYPE,    &o->type_k,        0, 0, "TYPE", "cache type for K (default: f16)", NULL },
-        { "--cache-type-v",    "-ctv", TOOL_TYPE,    &o->type_v,        0, 0, "TYPE", "cache type for V (default: f16)", NULL },
-        { "--threads",         "-t",   TOOL_INT,     &o->n_thread,      1, 512, "N",  "(default: number of cores)", NULL },
-        { "--ubatch-size",     "-ub",  TOOL_INT,     &o->n_ubatch,      1, 1 << 16, "N", "tokens computed at once (default: 512)", NULL },
-        { "--n-gpu-layers",    "-ngl", TOOL_INT,     &o->n_gpu_layers,  0, 1 << 16, "N", "layers on the GPU (default: as many as fit)", NULL },
-        { "--naive",           NULL,   TOOL_FLAG,    &o->naive,         0, 0, NULL,   "run all layers below from the start for every layer: slow, needs no memory for layer inputs", NULL },
-        { "--verbose",         "-v",   TOOL_FLAG,    &o->verbose,       0, 0, NULL,   "show llama.cpp's log", NULL },
-    };
-    struct tool_args line = { .usage = USAGE, .after = AFTER, .options = options, .n_option = sizeof(options)/sizeof(options[0]), .column = 29 };
-    return read_line(o, &line, argc - 1, argv + 1);
+    return check(opt);
 }
 
 int sc_options_settle(struct sc_options * opt, int32_t n_ctx_train) {

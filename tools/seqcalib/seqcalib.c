@@ -377,7 +377,7 @@ int main(int argc, char ** argv) {
     static struct run run;
 
     tool_begin("llama-seqcalib", tool_args_has(argc, argv, "--json-progress", NULL));
-    int code = sc_options_read(&run.opt, argc, argv);
+    int code = sc_options_read(&run.opt, argc - 1, argv + 1);
     if (code >= 0) {
         return code;
     }
