@@ -48,22 +48,23 @@ function readPolicy(text) {
     nUnit    = layers.reduce((n, layer) => n + layer.n_head_kv, 0);
     nColumn  = most(layers.map(layer => layer.n_head_kv));
     now      = points.findIndex(point => point.name === policy.selected);
+    // a file names entries of the codebook by their windows, everything after this by their index
     const indices = new Map(codebook.map((window, i) => [window, i]));
     for (const point of points) {
-        point.codes  = point.windows.map(row => row.map(window => indices.get(window)));
-        point.counts = codebook.map(() => 0);
-        point.codes.forEach(row => row.forEach(ic => point.counts[ic]++));
-        point.full   = Math.round(point.bytes / point.retention);
-        point.query  = queryRetention(point);
+        point.entries = point.windows.map(row => row.map(window => indices.get(window)));
+        point.counts  = codebook.map(() => 0);
+        point.entries.forEach(row => row.forEach(ic => point.counts[ic]++));
+        point.full    = Math.round(point.bytes / point.retention);
+        point.query   = queryRetention(point);
     }
 }
 
 function queryRetention(point) {
     let kept = 0, all = 0;
     layers.forEach((layer, row) => {
-        for (const window of point.windows[row]) {
-            const queries = layer.n_head / layer.n_head_kv;
-            kept += queries * (window === "full" ? policy.context : Math.min(window, policy.context));
+        const queries = layer.n_head / layer.n_head_kv;
+        for (const ic of point.entries[row]) {
+            kept += queries * (codebook[ic] === "full" ? policy.context : Math.min(codebook[ic], policy.context));
             all  += queries * policy.context;
         }
     });
@@ -177,7 +178,7 @@ function drawMap(point) {
 
 function cells(point, left, top, width, height) {
     const nodes = [];
-    point.codes.forEach((codes, row) => codes.forEach((ic, ih) => {
+    point.entries.forEach((heads, row) => heads.forEach((ic, ih) => {
         nodes.push(svg("rect", { x: left + ih * width, y: top + row * height, width: width - 1, height: height - 1, fill: color(ic) }));
         if (width >= 38) {
             nodes.push(svg("text", { class: "cell", x: left + (ih + 0.5) * width - 0.5, y: top + (row + 0.5) * height + 3.5,
@@ -190,7 +191,7 @@ function cells(point, left, top, width, height) {
 function pixels(point, left, top, width, height) {
     const canvas = html("canvas", { width: nColumn, height: layers.length });
     const brush  = canvas.getContext("2d");
-    point.codes.forEach((codes, row) => codes.forEach((ic, ih) => {
+    point.entries.forEach((heads, row) => heads.forEach((ic, ih) => {
         brush.fillStyle = color(ic);
         brush.fillRect(ih, row, 1, 1);
     }));
@@ -204,7 +205,7 @@ function showTip(event, unit, point) {
     if (!unit) {
         return;
     }
-    const [row, ih] = unit, chosen = point.codes[row][ih];
+    const [row, ih] = unit, chosen = point.entries[row][ih];
     const lines = [`layer ${layers[row].layer}, KV head ${ih}: window ${codebook[chosen]}`];
     if (point.scores) {
         codebook.forEach((window, ic) => lines.push(`${ic === chosen ? ">" : "  "} ${window}: ${point.scores[row][ih][ic].toFixed(4)}`));
@@ -312,7 +313,7 @@ function drawCurves(point) {
     const rows  = all ? layers.map((_, row) => row) : [Number($("layer").value)];
     for (const row of rows) {
         point.scores[row].forEach((scores, ih) => {
-            const name = `layer ${layers[row].layer}, KV head ${ih}`, ic = point.codes[row][ih];
+            const name = `layer ${layers[row].layer}, KV head ${ih}`, ic = point.entries[row][ih];
             const hue  = all ? 330 * row / layers.length : (ih * 137.5) % 360;
             const shade = `hsl(${hue.toFixed(0)} 60% 50%)`;
             lines.push({ name, color: shade, points: scores.map((score, i) => [i, score]), faint: all });

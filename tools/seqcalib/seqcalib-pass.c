@@ -125,7 +125,7 @@ void sc_trace_free(struct sc_trace * trace) {
     free(trace->q);
     free(trace->k);
     free(trace->v);
-    free(trace->sinks);
+    free(trace->sink_logits);
     free(trace->out);
     memset(trace, 0, sizeof(*trace));
 }
@@ -144,9 +144,9 @@ static int trace_alloc(const struct sc_pass * pass, struct sc_trace * trace, str
     trace->v   = malloc(elements(s->n_head_kv, in->n_ctx, s->head_dim_v));
     trace->out = malloc(elements(trace->n_check, s->n_head, s->head_dim_v));
     if (s->has_sinks) {
-        trace->sinks = malloc(elements(1, 1, s->n_head));
+        trace->sink_logits = malloc(elements(1, 1, s->n_head));
     }
-    if (!trace->q || !trace->k || !trace->v || !trace->out || (s->has_sinks && !trace->sinks)) {
+    if (!trace->q || !trace->k || !trace->v || !trace->out || (s->has_sinks && !trace->sink_logits)) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory for the trace of layer %d", pass->last);
     }
     return HWKV_OK;
@@ -221,7 +221,7 @@ static int trace_chunk(struct sc_pass * pass, struct sc_trace * trace, int32_t p
         llama_hwkv_tracer_get_k(pass->tracer, pass->in->n_ctx, trace->k);
         llama_hwkv_tracer_get_v(pass->tracer, pass->in->n_ctx, trace->v);
         if (s->has_sinks) {
-            llama_hwkv_tracer_get_sinks(pass->tracer, trace->sinks);
+            llama_hwkv_tracer_get_sinks(pass->tracer, trace->sink_logits);
         }
     }
     return HWKV_OK;

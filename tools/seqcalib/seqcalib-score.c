@@ -35,7 +35,7 @@ int sc_replay_head(const struct sc_input * in, const struct sc_trace * trace, in
             .v          = trace->v + (size_t) ih*(size_t) in->n_ctx*(size_t) s->head_dim_v,
             .scale      = s->scale,
             .softcap    = s->softcap,
-            .sink_logit = trace->sinks ? trace->sinks + (size_t) ih*(size_t) ratio : NULL,
+            .sink_logit = trace->sink_logits ? trace->sink_logits + (size_t) ih*(size_t) ratio : NULL,
         };
         const struct hwkv_replay_params params = {
             .codebook   = in->codebook,

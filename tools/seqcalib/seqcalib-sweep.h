@@ -50,7 +50,7 @@ struct sc_trace {
     float   * q;       // [n_query][n_head][head_dim_k]
     float   * k;       // [n_head_kv][n_ctx][head_dim_k]
     float   * v;       // [n_head_kv][n_ctx][head_dim_v]
-    float   * sinks;   // [n_head] or NULL
+    float   * sink_logits; // [n_head] learned attention sinks, or NULL
 
     int32_t   n_check; // the last queries, of which the attention's own output is here too
     float   * out;     // [n_check][n_head][head_dim_v]

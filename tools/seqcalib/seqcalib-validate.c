@@ -103,12 +103,12 @@ static int distances(const struct sc_trace * trace, int32_t ih, int32_t n_pos, d
 }
 
 // No kept and omitted value of a query at pos are further apart than this.
-static double spread(const struct sc_input * in, const double * distance, bool has_sinks, int32_t pos, int32_t window) {
+static double spread(const struct sc_input * in, const double * distance, bool has_sink_logits, int32_t pos, int32_t window) {
     const struct hwkv_rule rule = hwkv_rule_of(window, in->sinks);
     if (hwkv_rule_sees_all(rule, pos)) {
         return 0.0;
     }
-    double kept    = has_sinks ? distance[in->n_ctx] : 0.0;
+    double kept    = has_sink_logits ? distance[in->n_ctx] : 0.0;
     double omitted = 0.0;
     for (int32_t i = 0; i <= pos; i++) {
         double * max = hwkv_rule_sees(rule, pos, i) ? &kept : &omitted;
