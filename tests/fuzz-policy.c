@@ -58,11 +58,11 @@ static void check_plan(const struct hwkv_policy * policy, int32_t ip, const stru
     int32_t n_head = 0;
     for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ig++) {
         int32_t n_group = 0;
-        for (int32_t row = 0; row < hwkv_policy_geometry(policy)->n_full; row++) {
+        for (int32_t jl = 0; jl < hwkv_policy_geometry(policy)->n_full; jl++) {
             int32_t n = 0;
-            const int32_t * heads = hwkv_plan_heads(plan, ig, row, &n);
+            const int32_t * heads = hwkv_plan_heads(plan, ig, jl, &n);
             for (int32_t i = 0; i < n; i++) {
-                if (hwkv_plan_group_of(plan, row, heads[i]) != ig) {
+                if (hwkv_plan_group_of(plan, jl, heads[i]) != ig) {
                     fail("a head is in two groups", NULL);
                 }
             }

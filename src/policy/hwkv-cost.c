@@ -78,9 +78,9 @@ uint64_t hwkv_cost_head(const struct hwkv_layer * layer, const struct hwkv_entry
 uint64_t hwkv_cost(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache) {
     const struct hwkv_entry full = hwkv_entry_of_window(HWKV_FULL);
     uint64_t total = 0;
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        for (int32_t ih = 0; ih < geo->layers[row].n_head_kv; ih++) {
-            total += hwkv_cost_head(&geo->layers[row], entries ? &codebook[*entries++] : &full, cache);
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        for (int32_t ih = 0; ih < geo->layers[jl].n_head_kv; ih++) {
+            total += hwkv_cost_head(&geo->layers[jl], entries ? &codebook[*entries++] : &full, cache);
         }
     }
     return total;
@@ -94,8 +94,8 @@ double hwkv_retention(const struct hwkv_geometry * geo, const struct hwkv_entry 
 double hwkv_retention_query(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx) {
     double kept = 0.0;
     double all  = 0.0;
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        const struct hwkv_layer * layer = &geo->layers[row];
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        const struct hwkv_layer * layer = &geo->layers[jl];
         const double n_query = (double) layer->n_head / layer->n_head_kv;
         for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
             kept += n_query * (double) hwkv_retained(entries ? codebook[*entries++].window : HWKV_FULL, n_ctx);

@@ -38,11 +38,11 @@ void hwkv_geometry_free(struct hwkv_geometry * geo) {
     }
 }
 
-static int validate_layer(const struct hwkv_geometry * geo, int32_t row, struct hwkv_error * err) {
-    const struct hwkv_layer * l = &geo->layers[row];
-    const int32_t below = row > 0 ? geo->layers[row - 1].il : -1;
+static int validate_layer(const struct hwkv_geometry * geo, int32_t jl, struct hwkv_error * err) {
+    const struct hwkv_layer * l = &geo->layers[jl];
+    const int32_t below = jl > 0 ? geo->layers[jl - 1].il : -1;
     char path[64];
-    snprintf(path, sizeof(path), "$.model.layers[%d]", (int) row);
+    snprintf(path, sizeof(path), "$.model.layers[%d]", (int) jl);
     if (l->il <= below || l->il >= geo->n_layer) {
         return hwkv_fail(err, HWKV_ERR_VALUE, path, "found layer %d, expected one above %d and below n_layer = %d", (int) l->il, (int) below,
                          (int) geo->n_layer);
@@ -79,8 +79,8 @@ int hwkv_geometry_validate(const struct hwkv_geometry * geo, struct hwkv_error *
     if (!hwkv_is_utf8(geo->architecture) || !hwkv_is_utf8(geo->name)) {
         return hwkv_fail(err, HWKV_ERR_UTF8, "$.model", "found a name that is not UTF-8, expected UTF-8 text");
     }
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        const int status = validate_layer(geo, row, err);
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        const int status = validate_layer(geo, jl, err);
         if (status) {
             return status;
         }

@@ -49,7 +49,7 @@ struct hwkv_policy {
     int32_t                 n_codebook;
     enum hwkv_type          type_k;
     enum hwkv_type          type_v;
-    int32_t               * row_start;   // [n_full + 1] first unit of each layer
+    int32_t               * unit_start;   // [n_full + 1] first unit of each layer
     struct hwkv_point     * points;      // [HWKV_POINT_MAX] at most, grown
     int32_t                 n_point;
     int32_t                 cap_point;

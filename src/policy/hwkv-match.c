@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static int mismatch_number(struct hwkv_error * err, int32_t row, const char * what, int32_t found, int32_t expected) {
+static int mismatch_number(struct hwkv_error * err, int32_t jl, const char * what, int32_t found, int32_t expected) {
     char path[96];
-    snprintf(path, sizeof(path), "$.model.layers[%d].%s", (int) row, what);
+    snprintf(path, sizeof(path), "$.model.layers[%d].%s", (int) jl, what);
     return hwkv_fail(err, HWKV_ERR_MISMATCH, path, "found %d, expected %d as the model has it", (int) found, (int) expected);
 }
 
@@ -20,23 +20,23 @@ static int match_layers(const struct hwkv_geometry * ours, const struct hwkv_geo
         return hwkv_fail(err, HWKV_ERR_MISMATCH, "$.model.layers", "found %d full-attention layers, expected %d as the model has them",
                          (int) ours->n_full, (int) model->n_full);
     }
-    for (int32_t row = 0; row < ours->n_full; row++) {
-        const struct hwkv_layer * a = &ours->layers[row];
-        const struct hwkv_layer * b = &model->layers[row];
+    for (int32_t jl = 0; jl < ours->n_full; jl++) {
+        const struct hwkv_layer * a = &ours->layers[jl];
+        const struct hwkv_layer * b = &model->layers[jl];
         if (a->il != b->il) {
-            return mismatch_number(err, row, "layer", a->il, b->il);
+            return mismatch_number(err, jl, "layer", a->il, b->il);
         }
         if (a->n_head != b->n_head) {
-            return mismatch_number(err, row, "n_head", a->n_head, b->n_head);
+            return mismatch_number(err, jl, "n_head", a->n_head, b->n_head);
         }
         if (a->n_head_kv != b->n_head_kv) {
-            return mismatch_number(err, row, "n_head_kv", a->n_head_kv, b->n_head_kv);
+            return mismatch_number(err, jl, "n_head_kv", a->n_head_kv, b->n_head_kv);
         }
         if (a->head_dim_k != b->head_dim_k) {
-            return mismatch_number(err, row, "head_dim_k", a->head_dim_k, b->head_dim_k);
+            return mismatch_number(err, jl, "head_dim_k", a->head_dim_k, b->head_dim_k);
         }
         if (a->head_dim_v != b->head_dim_v) {
-            return mismatch_number(err, row, "head_dim_v", a->head_dim_v, b->head_dim_v);
+            return mismatch_number(err, jl, "head_dim_v", a->head_dim_v, b->head_dim_v);
         }
     }
     return 0;

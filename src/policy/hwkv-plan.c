@@ -15,7 +15,7 @@ struct hwkv_plan {
     int32_t           * group_of;    // [n_unit]
     int32_t           * heads;       // [n_unit] heads of a layer ordered by group
     int32_t           * head_start;  // [n_full * (n_group + 1)] into heads
-    int32_t           * row_start;   // [n_full + 1]
+    int32_t           * unit_start;   // [n_full + 1]
     uint32_t            n_stream;
     uint32_t            n_ctx_seq;
     uint64_t            size_plain;
@@ -42,8 +42,8 @@ static uint64_t pad_to(uint64_t n, uint64_t multiple) {
 // elements of the widest V row of any layer
 static int64_t widest_v(const struct hwkv_geometry * geo, const struct hwkv_plan_params * p) {
     int64_t width_max = geo->v_width_max > p->v_width_max ? geo->v_width_max : p->v_width_max;
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        const int64_t width = (int64_t) geo->layers[row].n_head_kv * geo->layers[row].head_dim_v;
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        const int64_t width = (int64_t) geo->layers[jl].n_head_kv * geo->layers[jl].head_dim_v;
         width_max = width > width_max ? width : width_max;
     }
     return width_max;
@@ -77,8 +77,8 @@ static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_p
     }
     const double width_v = (double) widest_v(geo, p);
     double bytes = 0.0;
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        const struct hwkv_layer * l = &geo->layers[row];
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        const struct hwkv_layer * l = &geo->layers[jl];
         if (hwkv_type_row_size(p->type_k, l->head_dim_k) == 0 || hwkv_type_row_size(p->type_v, l->head_dim_v) == 0) {
             return hwkv_fail(err, HWKV_ERR_VALUE, NULL, "found cache types %s and %s, expected types whose blocks divide the head dims %d and %d of layer %d",
                              hwkv_type_name(p->type_k), hwkv_type_name(p->type_v), (int) l->head_dim_k, (int) l->head_dim_v, (int) l->il);
@@ -103,8 +103,8 @@ static uint64_t plain_size(const struct hwkv_plan * plan, const struct hwkv_geom
     const struct hwkv_plan_params * p = &plan->params;
     const int64_t width_max = widest_v(geo, p);
     uint64_t bytes = 0;
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        const struct hwkv_layer * l = &geo->layers[row];
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        const struct hwkv_layer * l = &geo->layers[jl];
         const int64_t width_v = p->flash_attn ? (int64_t) l->n_head_kv * l->head_dim_v : width_max;
         bytes += hwkv_type_row_size(p->type_k, (int64_t) l->n_head_kv * l->head_dim_k) + hwkv_type_row_size(p->type_v, width_v);
     }
@@ -141,6 +141,7 @@ static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * poli
             const struct hwkv_entry entry = hwkv_entry_settle(&policy->codebook[ic], &cache);
             if (used[ic] && finite == (entry.window != HWKV_FULL)) {
                 group[ic] = group_of_entry(plan, &entry, policy->sinks);
+                plan->groups[group[ic]].ic = ic;
             }
         }
     }
@@ -151,16 +152,16 @@ static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * poli
 
 // The heads of every layer sorted by group, and what they add to the groups.
 static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo) {
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        const struct hwkv_layer * l = &geo->layers[row];
-        const int32_t * group_of = plan->group_of + plan->row_start[row];
-        int32_t       * start    = plan->head_start + (size_t) row * (size_t) (plan->n_group + 1);
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        const struct hwkv_layer * l = &geo->layers[jl];
+        const int32_t * group_of = plan->group_of + plan->unit_start[jl];
+        int32_t       * start    = plan->head_start + (size_t) jl * (size_t) (plan->n_group + 1);
         int32_t count[HWKV_CODE_MAX] = { 0 };
         int32_t next [HWKV_CODE_MAX];
         for (int32_t ih = 0; ih < l->n_head_kv; ih++) {
             count[group_of[ih]]++;
         }
-        start[0] = plan->row_start[row];
+        start[0] = plan->unit_start[jl];
         for (int32_t ig = 0; ig < plan->n_group; ig++) {
             struct hwkv_group * g = &plan->groups[ig];
             const uint64_t rows = (uint64_t) g->n_cells * plan->n_stream;
@@ -185,11 +186,11 @@ static int plan_alloc(struct hwkv_plan * plan, const struct hwkv_policy * policy
     plan->group_of   = hwkv_alloc(n_unit, sizeof(*plan->group_of));
     plan->heads      = hwkv_alloc(n_unit, sizeof(*plan->heads));
     plan->head_start = hwkv_alloc(n_full * (n_code + 1), sizeof(*plan->head_start));
-    plan->row_start  = hwkv_alloc(n_full + 1, sizeof(*plan->row_start));
-    if (!plan->groups || !plan->group_of || !plan->heads || !plan->head_start || !plan->row_start) {
+    plan->unit_start  = hwkv_alloc(n_full + 1, sizeof(*plan->unit_start));
+    if (!plan->groups || !plan->group_of || !plan->heads || !plan->head_start || !plan->unit_start) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
-    memcpy(plan->row_start, policy->row_start, (n_full + 1) * sizeof(*plan->row_start));
+    memcpy(plan->unit_start, policy->unit_start, (n_full + 1) * sizeof(*plan->unit_start));
     return 0;
 }
 
@@ -275,7 +276,7 @@ void hwkv_plan_free(struct hwkv_plan * plan) {
     hwkv_free(plan->group_of);
     hwkv_free(plan->heads);
     hwkv_free(plan->head_start);
-    hwkv_free(plan->row_start);
+    hwkv_free(plan->unit_start);
     hwkv_free(plan);
 }
 
@@ -287,14 +288,14 @@ const struct hwkv_group * hwkv_plan_group(const struct hwkv_plan * plan, int32_t
     return ig >= 0 && ig < plan->n_group ? &plan->groups[ig] : NULL;
 }
 
-const int32_t * hwkv_plan_heads(const struct hwkv_plan * plan, int32_t ig, int32_t row, int32_t * n) {
-    const int32_t * start = plan->head_start + (size_t) row * (size_t) (plan->n_group + 1) + ig;
+const int32_t * hwkv_plan_heads(const struct hwkv_plan * plan, int32_t ig, int32_t jl, int32_t * n) {
+    const int32_t * start = plan->head_start + (size_t) jl * (size_t) (plan->n_group + 1) + ig;
     *n = start[1] - start[0];
     return plan->heads + start[0];
 }
 
-int32_t hwkv_plan_group_of(const struct hwkv_plan * plan, int32_t row, int32_t ih) {
-    return plan->group_of[plan->row_start[row] + ih];
+int32_t hwkv_plan_group_of(const struct hwkv_plan * plan, int32_t jl, int32_t ih) {
+    return plan->group_of[plan->unit_start[jl] + ih];
 }
 
 const struct hwkv_plan_params * hwkv_plan_params_of(const struct hwkv_plan * plan) {

@@ -11,10 +11,10 @@ static int check_shape(const struct hwkv_geometry * geo, const struct hwkv_at * 
     if (status) {
         return status;
     }
-    int32_t row = 0;
-    for (const struct hwkv_json * line = hwkv_json_child(at->node); line && status == 0; line = hwkv_json_next(line), row++) {
-        const struct hwkv_at at_row = hwkv_at_element(at, line, row);
-        status = hwkv_expect_size(&at_row, geo->layers[row].n_head_kv, "KV head", err);
+    int32_t jl = 0;
+    for (const struct hwkv_json * line = hwkv_json_child(at->node); line && status == 0; line = hwkv_json_next(line), jl++) {
+        const struct hwkv_at at_layer = hwkv_at_element(at, line, jl);
+        status = hwkv_expect_size(&at_layer, geo->layers[jl].n_head_kv, "KV head", err);
     }
     return status;
 }
@@ -36,12 +36,12 @@ static int read_entry(int32_t * entry, const struct hwkv_policy * p, const struc
 }
 
 static int read_windows(int32_t * entries, const struct hwkv_policy * p, const struct hwkv_at * at, struct hwkv_error * err) {
-    int32_t row = 0;
-    for (const struct hwkv_json * line = hwkv_json_child(at->node); line; line = hwkv_json_next(line), row++) {
-        const struct hwkv_at at_row = hwkv_at_element(at, line, row);
+    int32_t jl = 0;
+    for (const struct hwkv_json * line = hwkv_json_child(at->node); line; line = hwkv_json_next(line), jl++) {
+        const struct hwkv_at at_layer = hwkv_at_element(at, line, jl);
         int32_t ih = 0;
         for (const struct hwkv_json * it = hwkv_json_child(line); it; it = hwkv_json_next(it), ih++) {
-            const struct hwkv_at at_head = hwkv_at_element(&at_row, it, ih);
+            const struct hwkv_at at_head = hwkv_at_element(&at_layer, it, ih);
             const int status = read_entry(entries++, p, &at_head, err);
             if (status) {
                 return status;
@@ -64,12 +64,12 @@ static int read_head_scores(double * scores, const struct hwkv_at * at, struct h
 }
 
 static int read_scores(double * scores, int32_t n_codebook, const struct hwkv_at * at, struct hwkv_error * err) {
-    int32_t row = 0;
-    for (const struct hwkv_json * line = hwkv_json_child(at->node); line; line = hwkv_json_next(line), row++) {
-        const struct hwkv_at at_row = hwkv_at_element(at, line, row);
+    int32_t jl = 0;
+    for (const struct hwkv_json * line = hwkv_json_child(at->node); line; line = hwkv_json_next(line), jl++) {
+        const struct hwkv_at at_layer = hwkv_at_element(at, line, jl);
         int32_t ih = 0;
         for (const struct hwkv_json * head = hwkv_json_child(line); head; head = hwkv_json_next(head), ih++) {
-            const struct hwkv_at at_head = hwkv_at_element(&at_row, head, ih);
+            const struct hwkv_at at_head = hwkv_at_element(&at_layer, head, ih);
             int status = hwkv_expect_size(&at_head, n_codebook, "codebook entry", err);
             if (status == 0) {
                 status = read_head_scores(scores, &at_head, err);

@@ -23,12 +23,12 @@ static int validate_name(const struct hwkv_policy * policy, const char * name, c
 }
 
 static int validate_entries(const struct hwkv_policy * policy, const int32_t * entries, const char * path, struct hwkv_error * err) {
-    for (int32_t row = 0; row < policy->geo.n_full; row++) {
-        for (int32_t ih = 0; ih < policy->geo.layers[row].n_head_kv; ih++) {
-            const int32_t ic = entries[hwkv_policy_unit(policy, row, ih)];
+    for (int32_t jl = 0; jl < policy->geo.n_full; jl++) {
+        for (int32_t ih = 0; ih < policy->geo.layers[jl].n_head_kv; ih++) {
+            const int32_t ic = entries[hwkv_policy_unit(policy, jl, ih)];
             if (ic < 0 || ic >= policy->n_codebook) {
                 char at[128];
-                snprintf(at, sizeof(at), "%s.windows[%d][%d]", path, (int) row, (int) ih);
+                snprintf(at, sizeof(at), "%s.windows[%d][%d]", path, (int) jl, (int) ih);
                 return hwkv_fail(err, HWKV_ERR_VALUE, at, "found entry %d, expected one of the codebook's %d", (int) ic, (int) policy->n_codebook);
             }
         }
@@ -38,9 +38,9 @@ static int validate_entries(const struct hwkv_policy * policy, const int32_t * e
 
 static int validate_scores(const struct hwkv_policy * policy, const double * scores, const char * path, struct hwkv_error * err) {
     const int32_t n = policy->n_codebook;
-    for (int32_t row = 0; row < policy->geo.n_full; row++) {
-        for (int32_t ih = 0; ih < policy->geo.layers[row].n_head_kv; ih++) {
-            const double * s = scores + (size_t) hwkv_policy_unit(policy, row, ih) * (size_t) n;
+    for (int32_t jl = 0; jl < policy->geo.n_full; jl++) {
+        for (int32_t ih = 0; ih < policy->geo.layers[jl].n_head_kv; ih++) {
+            const double * s = scores + (size_t) hwkv_policy_unit(policy, jl, ih) * (size_t) n;
             for (int32_t i = 0; i < n; i++) {
                 const bool full = i == n - 1;
                 // rounding may carry a mean of cosines a hair over one
@@ -48,7 +48,7 @@ static int validate_scores(const struct hwkv_policy * policy, const double * sco
                     continue;
                 }
                 char at[128];
-                snprintf(at, sizeof(at), "%s.scores[%d][%d][%d]", path, (int) row, (int) ih, (int) i);
+                snprintf(at, sizeof(at), "%s.scores[%d][%d][%d]", path, (int) jl, (int) ih, (int) i);
                 return hwkv_fail(err, HWKV_ERR_VALUE, at, "found score %g, expected %s", s[i], full ? "1 for the full window" : "-1 to 1");
             }
         }

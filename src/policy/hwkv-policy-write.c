@@ -32,8 +32,8 @@ static struct hwkv_json * model_node(const struct hwkv_geometry * geo) {
     bool ok = add_text(node, "architecture", geo->architecture) && add_text(node, "name", geo->name) &&
               add_text(node, "fingerprint", geo->fingerprint) && add_text(node, "type_fingerprint", geo->type_fingerprint) &&
               add_number(node, "n_layer", geo->n_layer);
-    for (int32_t row = 0; row < geo->n_full && ok; row++) {
-        ok = hwkv_json_append(layers, layer_node(&geo->layers[row]));
+    for (int32_t jl = 0; jl < geo->n_full && ok; jl++) {
+        ok = hwkv_json_append(layers, layer_node(&geo->layers[jl]));
     }
     if (!ok) {
         hwkv_json_free(layers);
@@ -49,9 +49,9 @@ static struct hwkv_json * model_node(const struct hwkv_geometry * geo) {
 static struct hwkv_json * windows_node(const struct hwkv_policy * p, const int32_t * entries) {
     struct hwkv_json * node = hwkv_json_new_array();
     bool ok = node != NULL;
-    for (int32_t row = 0; row < p->geo.n_full && ok; row++) {
+    for (int32_t jl = 0; jl < p->geo.n_full && ok; jl++) {
         struct hwkv_json * line = hwkv_json_new_array();
-        for (int32_t ih = 0; ih < p->geo.layers[row].n_head_kv && ok; ih++) {
+        for (int32_t ih = 0; ih < p->geo.layers[jl].n_head_kv && ok; ih++) {
             ok = hwkv_json_append(line, window_node(p->codebook[*entries++].window));
         }
         ok = hwkv_json_append(node, line) && ok;
@@ -79,9 +79,9 @@ static struct hwkv_json * head_scores_node(const double * scores, int32_t n) {
 static struct hwkv_json * scores_node(const struct hwkv_policy * p, const double * scores) {
     struct hwkv_json * node = hwkv_json_new_array();
     bool ok = node != NULL;
-    for (int32_t row = 0; row < p->geo.n_full && ok; row++) {
+    for (int32_t jl = 0; jl < p->geo.n_full && ok; jl++) {
         struct hwkv_json * line = hwkv_json_new_array();
-        for (int32_t ih = 0; ih < p->geo.layers[row].n_head_kv && ok; ih++) {
+        for (int32_t ih = 0; ih < p->geo.layers[jl].n_head_kv && ok; ih++) {
             ok = hwkv_json_append(line, head_scores_node(scores, p->n_codebook));
             scores += p->n_codebook;
         }

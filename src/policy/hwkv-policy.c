@@ -77,8 +77,8 @@ static int validate_types(const struct hwkv_policy_params * p, const struct hwkv
     const struct hwkv_cache cache = { p->context, p->type_k, p->type_v };
     const struct hwkv_entry e     = hwkv_entry_settle(entry, &cache);
     double bytes = 0.0;
-    for (int32_t row = 0; row < p->geometry->n_full; row++) {
-        const struct hwkv_layer * l = &p->geometry->layers[row];
+    for (int32_t jl = 0; jl < p->geometry->n_full; jl++) {
+        const struct hwkv_layer * l = &p->geometry->layers[jl];
         if (hwkv_type_row_size(e.type_k, l->head_dim_k) == 0 || hwkv_type_row_size(e.type_v, l->head_dim_v) == 0) {
             return hwkv_fail(err, HWKV_ERR_VALUE, path, "found %s and %s, expected types whose blocks divide the head dims %d and %d",
                              hwkv_type_name(e.type_k), hwkv_type_name(e.type_v), (int) l->head_dim_k, (int) l->head_dim_v);
@@ -128,15 +128,15 @@ int hwkv_policy_init(struct hwkv_policy ** out, const struct hwkv_policy_params 
     }
     status = hwkv_geometry_copy(&p->geo, params->geometry, err);
     if (status == 0) {
-        p->row_start = hwkv_alloc((size_t) p->geo.n_full + 1, sizeof(*p->row_start));
-        status = p->row_start ? 0 : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+        p->unit_start = hwkv_alloc((size_t) p->geo.n_full + 1, sizeof(*p->unit_start));
+        status = p->unit_start ? 0 : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     if (status) {
         hwkv_policy_free(p);
         return status;
     }
-    for (int32_t row = 0; row < p->geo.n_full; row++) {
-        p->row_start[row + 1] = p->row_start[row] + p->geo.layers[row].n_head_kv;
+    for (int32_t jl = 0; jl < p->geo.n_full; jl++) {
+        p->unit_start[jl + 1] = p->unit_start[jl] + p->geo.layers[jl].n_head_kv;
     }
     p->context    = params->context;
     p->sinks      = params->sinks;
@@ -162,7 +162,7 @@ void hwkv_policy_free(struct hwkv_policy * policy) {
         point_free(&policy->points[i]);
     }
     hwkv_free(policy->points);
-    hwkv_free(policy->row_start);
+    hwkv_free(policy->unit_start);
     hwkv_free(policy->extensions);
     hwkv_geometry_free(&policy->geo);
     hwkv_free(policy);
@@ -208,11 +208,11 @@ struct hwkv_cache hwkv_policy_cache(const struct hwkv_policy * policy) {
 }
 
 int32_t hwkv_policy_n_unit(const struct hwkv_policy * policy) {
-    return policy->row_start[policy->geo.n_full];
+    return policy->unit_start[policy->geo.n_full];
 }
 
-int32_t hwkv_policy_unit(const struct hwkv_policy * policy, int32_t row, int32_t ih) {
-    return policy->row_start[row] + ih;
+int32_t hwkv_policy_unit(const struct hwkv_policy * policy, int32_t jl, int32_t ih) {
+    return policy->unit_start[jl] + ih;
 }
 
 int32_t hwkv_policy_n_point(const struct hwkv_policy * policy) {

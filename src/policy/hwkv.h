@@ -150,8 +150,9 @@ size_t       hwkv_type_row_size(enum hwkv_type type, int64_t n);  // bytes of n 
 // model geometry
 //
 
+// il is the index of a layer among all of the model, jl that among its full-attention layers.
 struct hwkv_layer {
-    int32_t il;          // index in the model
+    int32_t il;
     int32_t n_head;
     int32_t n_head_kv;
     int32_t head_dim_k;
@@ -269,7 +270,7 @@ int32_t            hwkv_policy_sinks     (const struct hwkv_policy * policy);
 enum hwkv_type     hwkv_policy_type_k    (const struct hwkv_policy * policy);
 enum hwkv_type     hwkv_policy_type_v    (const struct hwkv_policy * policy);
 int32_t            hwkv_policy_n_unit    (const struct hwkv_policy * policy);             // all (layer, KV head) pairs
-int32_t            hwkv_policy_unit      (const struct hwkv_policy * policy, int32_t row, int32_t ih); // index of a pair
+int32_t            hwkv_policy_unit      (const struct hwkv_policy * policy, int32_t jl, int32_t ih); // index of a pair
 int32_t            hwkv_policy_n_point   (const struct hwkv_policy * policy);
 int32_t            hwkv_policy_selected  (const struct hwkv_policy * policy);
 // By name, or by 0-based number when no point has that name; -1 if there is none.
@@ -340,6 +341,7 @@ struct hwkv_plan_params hwkv_plan_params_default(void); // 4096, 1, true, true, 
 // The heads that have the same entry.
 struct hwkv_group {
     struct hwkv_entry entry; // as the runtime takes it: full where the window is not below the context, types settled
+    int32_t  ic;        // of the codebook: the last of the entries that come to this
     int32_t  n_layer;   // layers with heads in this group
     int32_t  n_head;    // KV heads over all layers
     uint32_t n_cells;   // per stream
@@ -356,9 +358,9 @@ void hwkv_plan_free(struct hwkv_plan * plan);
 
 int32_t                   hwkv_plan_n_group   (const struct hwkv_plan * plan);
 const struct hwkv_group * hwkv_plan_group     (const struct hwkv_plan * plan, int32_t ig);
-// KV heads of a layer (row of the geometry) in a group, ascending; *n may be 0.
-const int32_t           * hwkv_plan_heads     (const struct hwkv_plan * plan, int32_t ig, int32_t row, int32_t * n);
-int32_t                   hwkv_plan_group_of  (const struct hwkv_plan * plan, int32_t row, int32_t ih);
+// KV heads of a layer in a group, ascending; *n may be 0.
+const int32_t           * hwkv_plan_heads     (const struct hwkv_plan * plan, int32_t ig, int32_t jl, int32_t * n);
+int32_t                   hwkv_plan_group_of  (const struct hwkv_plan * plan, int32_t jl, int32_t ih);
 const struct hwkv_plan_params * hwkv_plan_params_of(const struct hwkv_plan * plan); // what it was made with
 uint32_t                  hwkv_plan_n_stream  (const struct hwkv_plan * plan);
 uint32_t                  hwkv_plan_n_ctx_seq (const struct hwkv_plan * plan);  // context of one sequence

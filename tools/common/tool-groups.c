@@ -102,7 +102,8 @@ static struct hwkv_json * group_json(const struct hwkv_group * group) {
     const int32_t window = group->entry.window;
 
     struct hwkv_json * object = hwkv_json_new_object();
-    const bool ok = hwkv_json_add(object, "window",  window == HWKV_FULL ? hwkv_json_new_string("full") : hwkv_json_new_int(window)) &&
+    const bool ok = hwkv_json_add(object, "entry",   hwkv_json_new_int(group->ic)) &&
+                    hwkv_json_add(object, "window",  window == HWKV_FULL ? hwkv_json_new_string("full") : hwkv_json_new_int(window)) &&
                     hwkv_json_add(object, "type_k",  hwkv_json_new_string(hwkv_type_name(group->entry.type_k))) &&
                     hwkv_json_add(object, "type_v",  hwkv_json_new_string(hwkv_type_name(group->entry.type_v))) &&
                     hwkv_json_add(object, "n_layer", hwkv_json_new_int(group->n_layer)) &&

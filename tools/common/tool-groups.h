@@ -28,7 +28,7 @@ struct tool_devices {
 // The table: groups, total, llama.cpp's own cache, saved. With devices their names stand in place of the bytes.
 void tool_groups_print(FILE * out, const struct hwkv_plan * plan, const struct tool_devices * devices);
 
-// [{"window", "type_k", "type_v", "n_layer", "n_head", "n_cells", "k_bytes", "v_bytes"}]; cells are those of one stream, as
+// [{"entry" (of the codebook), "window", "type_k", "type_v", "n_layer", "n_head", "n_cells", "k_bytes", "v_bytes"}]; cells are those of one stream, as
 // everywhere. NULL when memory is out.
 struct hwkv_json * tool_groups_json(const struct hwkv_plan * plan);
 

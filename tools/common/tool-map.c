@@ -49,24 +49,24 @@ static void print_cell(const struct map * map, int32_t ic, int width) {
     fprintf(map->out, "\033[48;5;%d;38;5;%dm%-*c\033[0m", RAMP[i].back, RAMP[i].text, width, symbol);
 }
 
-static const int32_t * row_entries(const struct map * map, int32_t row) {
-    return map->point->entries + hwkv_policy_unit(map->policy, row, 0);
+static const int32_t * layer_entries(const struct map * map, int32_t jl) {
+    return map->point->entries + hwkv_policy_unit(map->policy, jl, 0);
 }
 
 static bool rows_equal(const struct map * map, int32_t a, int32_t b) {
     const int32_t n = map->geo->layers[a].n_head_kv;
-    return n == map->geo->layers[b].n_head_kv && memcmp(row_entries(map, a), row_entries(map, b), (size_t) n * sizeof(int32_t)) == 0;
+    return n == map->geo->layers[b].n_head_kv && memcmp(layer_entries(map, a), layer_entries(map, b), (size_t) n * sizeof(int32_t)) == 0;
 }
 
 // rows: [n_full]; returns how many were made
 static int32_t fold_rows(const struct map * map, struct map_row * rows) {
     const bool fold = !map->params->all && map->geo->n_full > MAP_ROWS_MAX;
     int32_t n = 0;
-    for (int32_t row = 0; row < map->geo->n_full; row++) {
-        if (fold && n > 0 && rows_equal(map, rows[n - 1].first, row)) {
-            rows[n - 1].last = row;
+    for (int32_t jl = 0; jl < map->geo->n_full; jl++) {
+        if (fold && n > 0 && rows_equal(map, rows[n - 1].first, jl)) {
+            rows[n - 1].last = jl;
         } else {
-            rows[n++] = (struct map_row) { row, row };
+            rows[n++] = (struct map_row) { jl, jl };
         }
     }
     return n;
@@ -99,7 +99,7 @@ static void print_row(const struct map * map, const struct map_row * row, int32_
     fprintf(map->out, "  %*s", map->label_width, label);
 
     const int32_t   n_head  = map->geo->layers[row->first].n_head_kv;
-    const int32_t * entries = row_entries(map, row->first);
+    const int32_t * entries = layer_entries(map, row->first);
     for (int32_t ih = ih0; ih < ih1 && ih < n_head; ih++) {
         const bool last = ih + 1 == ih1 || ih + 1 == n_head;
         fputs(ih == ih0 ? "  " : "", map->out);
@@ -151,9 +151,9 @@ bool tool_map_print(FILE * out, const struct hwkv_policy * policy, int32_t ip, c
     struct map map = { .out = out, .policy = policy, .geo = hwkv_policy_geometry(policy), .point = hwkv_policy_point(policy, ip), .params = params };
     map.codebook = hwkv_policy_codebook(policy, &map.n_codebook);
 
-    for (int32_t row = 0; row < map.geo->n_full; row++) {
-        if (map.geo->layers[row].n_head_kv > map.n_head_max) {
-            map.n_head_max = map.geo->layers[row].n_head_kv;
+    for (int32_t jl = 0; jl < map.geo->n_full; jl++) {
+        if (map.geo->layers[jl].n_head_kv > map.n_head_max) {
+            map.n_head_max = map.geo->layers[jl].n_head_kv;
         }
     }
 

@@ -67,16 +67,16 @@ static int print_diff(const struct side * a, const struct side * b) {
     int32_t n_differ  = 0;
     int32_t n_longer  = 0;
     int32_t n_shorter = 0;
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        for (int32_t ih = 0; ih < geo->layers[row].n_head_kv; ih++) {
-            const struct hwkv_entry * ea = entry_of(a, hwkv_policy_unit(a->policy, row, ih));
-            const struct hwkv_entry * eb = entry_of(b, hwkv_policy_unit(b->policy, row, ih));
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        for (int32_t ih = 0; ih < geo->layers[jl].n_head_kv; ih++) {
+            const struct hwkv_entry * ea = entry_of(a, hwkv_policy_unit(a->policy, jl, ih));
+            const struct hwkv_entry * eb = entry_of(b, hwkv_policy_unit(b->policy, jl, ih));
             if (same_entry(ea, eb)) {
                 continue;
             }
             char na[TOOL_ENTRY_NAME];
             char nb[TOOL_ENTRY_NAME];
-            printf("layer %4d head %4d: %10s -> %10s\n", geo->layers[row].il, ih, tool_entry_name(ea, na), tool_entry_name(eb, nb));
+            printf("layer %4d head %4d: %10s -> %10s\n", geo->layers[jl].il, ih, tool_entry_name(ea, na), tool_entry_name(eb, nb));
             n_differ  += 1;
             n_longer  += eb->window > ea->window;
             n_shorter += eb->window < ea->window;

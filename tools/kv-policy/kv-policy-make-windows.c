@@ -74,12 +74,12 @@ static int collect_windows(const int32_t * rows, int32_t n_full, struct hwkv_ent
 
 // The windows come from the command line: this is where they become entries.
 static void choose_rows(struct make * make, const int32_t * rows, const struct hwkv_entry * codebook) {
-    for (int32_t row = 0, i = 0; row < make->geo->n_full; row++) {
+    for (int32_t jl = 0, i = 0; jl < make->geo->n_full; jl++) {
         int32_t ic = 0;
-        while (codebook[ic].window != rows[row]) {
+        while (codebook[ic].window != rows[jl]) {
             ic++;
         }
-        for (int32_t ih = 0; ih < make->geo->layers[row].n_head_kv; ih++) {
+        for (int32_t ih = 0; ih < make->geo->layers[jl].n_head_kv; ih++) {
             make->entries[i++] = ic;
         }
     }

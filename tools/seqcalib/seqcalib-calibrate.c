@@ -19,11 +19,11 @@ int sc_calib_init(struct sc_calib * calib, struct sc_input * in, const double * 
     calib->agreement = 2.0;
 
     int32_t n_head_max = 0;
-    calib->row_unit = calloc((size_t) geo->n_full, sizeof(*calib->row_unit));
-    for (int32_t row = 0; calib->row_unit && row < geo->n_full; row++) {
-        calib->row_unit[row] = calib->n_unit;
-        calib->n_unit += geo->layers[row].n_head_kv;
-        n_head_max = geo->layers[row].n_head_kv > n_head_max ? geo->layers[row].n_head_kv : n_head_max;
+    calib->unit_start = calloc((size_t) geo->n_full, sizeof(*calib->unit_start));
+    for (int32_t jl = 0; calib->unit_start && jl < geo->n_full; jl++) {
+        calib->unit_start[jl] = calib->n_unit;
+        calib->n_unit += geo->layers[jl].n_head_kv;
+        n_head_max = geo->layers[jl].n_head_kv > n_head_max ? geo->layers[jl].n_head_kv : n_head_max;
     }
 
     const size_t n = (size_t) n_tau*(size_t) calib->n_unit;
@@ -33,7 +33,7 @@ int sc_calib_init(struct sc_calib * calib, struct sc_input * in, const double * 
     calib->validation = calloc((size_t) n_tau, sizeof(*calib->validation));
     calib->sums       = calloc((size_t) n_head_max*(size_t) in->n_codebook, sizeof(*calib->sums));
 
-    if (!calib->row_unit || !calib->entries || !calib->scores || !calib->known || !calib->validation || !calib->sums) {
+    if (!calib->unit_start || !calib->entries || !calib->scores || !calib->known || !calib->validation || !calib->sums) {
         sc_calib_free(calib);
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
@@ -44,7 +44,7 @@ void sc_calib_free(struct sc_calib * calib) {
     for (int32_t i = 0; calib->validation && i < calib->n_tau; i++) {
         free(calib->validation[i]);
     }
-    free(calib->row_unit);
+    free(calib->unit_start);
     free(calib->entries);
     free(calib->scores);
     free(calib->known);
@@ -61,20 +61,20 @@ static int32_t first_of(uint64_t mask) {
     return ip;
 }
 
-static bool knows(void * user, int32_t row, uint64_t mask) {
+static bool knows(void * user, int32_t jl, uint64_t mask) {
     const struct sc_calib * calib = user;
-    return calib->known[(size_t) first_of(mask)*(size_t) calib->in->geo->n_full + (size_t) row];
+    return calib->known[(size_t) first_of(mask)*(size_t) calib->in->geo->n_full + (size_t) jl];
 }
 
-static const int32_t * entries_of(void * user, int32_t row, int32_t ip) {
+static const int32_t * entries_of(void * user, int32_t jl, int32_t ip) {
     const struct sc_calib * calib = user;
-    return calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->row_unit[row];
+    return calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->unit_start[jl];
 }
 
-static int see(void * user, int32_t row, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
+static int see(void * user, int32_t jl, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
     struct sc_calib * calib = user;
     const struct sc_input   * in    = calib->in;
-    const struct hwkv_layer * layer = &in->geo->layers[row];
+    const struct hwkv_layer * layer = &in->geo->layers[jl];
     (void) mask;
 
     if (trace->shape.n_head != layer->n_head || trace->shape.n_head_kv != layer->n_head_kv) {
@@ -106,18 +106,18 @@ static int see(void * user, int32_t row, uint64_t mask, int32_t iseq, const stru
 }
 
 // "256 256 full", scores and what is kept of the layers so far
-static void print_layer(const struct sc_calib * calib, int32_t row, int32_t ip) {
+static void print_layer(const struct sc_calib * calib, int32_t jl, int32_t ip) {
     const struct sc_input      * in  = calib->in;
     const struct hwkv_geometry * geo = in->geo;
-    const struct hwkv_layer    * layer = &geo->layers[row];
+    const struct hwkv_layer    * layer = &geo->layers[jl];
 
     // shares do not depend on the cache's types
     const struct hwkv_cache cache = { .n_ctx = in->n_ctx, .type_k = HWKV_TYPE_F16, .type_v = HWKV_TYPE_F16 };
 
     uint64_t kept = 0;
     uint64_t all  = 0;
-    for (int32_t r = 0; r <= row; r++) {
-        const int32_t * entries = calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->row_unit[r];
+    for (int32_t r = 0; r <= jl; r++) {
+        const int32_t * entries = calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->unit_start[r];
         for (int32_t ih = 0; ih < geo->layers[r].n_head_kv; ih++) {
             kept += hwkv_cost_head(&geo->layers[r], &in->codebook[entries[ih]], &cache);
             all  += hwkv_cost_head(&geo->layers[r], &in->codebook[in->n_codebook - 1], &cache);
@@ -129,7 +129,7 @@ static void print_layer(const struct sc_calib * calib, int32_t row, int32_t ip) 
     double lo = 1.0;
     double hi = 0.0;
     for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
-        const size_t  unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->row_unit[row] + (size_t) ih;
+        const size_t  unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->unit_start[jl] + (size_t) ih;
         const int32_t ic   = calib->entries[unit];
 
         char name[TOOL_ENTRY_NAME];
@@ -167,60 +167,60 @@ static void choose_layer(const struct sc_input * in, int32_t n_head_kv, const do
     }
 }
 
-// the scores of a row for all points of a mask, and what each chooses
-static void settle(struct sc_calib * calib, int32_t row, uint64_t mask, const double * scores) {
+// the scores of a layer for all points of a mask, and what each chooses
+static void settle(struct sc_calib * calib, int32_t jl, uint64_t mask, const double * scores) {
     const struct sc_input * in = calib->in;
-    const int32_t n_head_kv = in->geo->layers[row].n_head_kv;
+    const int32_t n_head_kv = in->geo->layers[jl].n_head_kv;
 
     for (int32_t ip = 0; ip < calib->n_tau; ip++) {
         if (!(mask >> ip & 1)) {
             continue;
         }
-        const size_t unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->row_unit[row];
+        const size_t unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->unit_start[jl];
         memcpy(calib->scores + unit*(size_t) in->n_codebook, scores, sizeof(*scores)*(size_t) n_head_kv*(size_t) in->n_codebook);
         (in->per_layer ? choose_layer : choose_heads)(in, n_head_kv, scores, calib->tau[ip], calib->entries + unit);
-        calib->known[(size_t) ip*(size_t) in->geo->n_full + (size_t) row] = true;
+        calib->known[(size_t) ip*(size_t) in->geo->n_full + (size_t) jl] = true;
     }
 }
 
-static int decide(void * user, int32_t row, uint64_t mask, struct hwkv_error * err) {
+static int decide(void * user, int32_t jl, uint64_t mask, struct hwkv_error * err) {
     struct sc_calib * calib = user;
     const struct sc_input * in = calib->in;
-    const int32_t n_score = in->geo->layers[row].n_head_kv*in->n_codebook;
+    const int32_t n_score = in->geo->layers[jl].n_head_kv*in->n_codebook;
 
     for (int32_t i = 0; i < n_score; i++) {
         calib->sums[i] = (i + 1)%in->n_codebook == 0 ? 1.0 : calib->sums[i]/(double) calib->n_sum;
     }
-    const int status = sc_work_layer(calib->work, row, mask, calib->sums, n_score, err);
+    const int status = sc_work_layer(calib->work, jl, mask, calib->sums, n_score, err);
     if (status != HWKV_OK) {
         return status;
     }
-    settle(calib, row, mask, calib->sums);
+    settle(calib, jl, mask, calib->sums);
 
     // one line for each choice
     for (int32_t ip = 0; ip < calib->n_tau; ip++) {
         bool new_choice = mask >> ip & 1;
         for (int32_t other = 0; other < ip; other++) {
             if (mask >> other & 1) {
-                new_choice &= memcmp(entries_of(calib, row, other), entries_of(calib, row, ip), sizeof(int32_t)*(size_t) in->geo->layers[row].n_head_kv) != 0;
+                new_choice &= memcmp(entries_of(calib, jl, other), entries_of(calib, jl, ip), sizeof(int32_t)*(size_t) in->geo->layers[jl].n_head_kv) != 0;
             }
         }
         if (new_choice) {
-            print_layer(calib, row, ip);
+            print_layer(calib, jl, ip);
         }
     }
     return HWKV_OK;
 }
 
-int sc_calib_restore(struct sc_calib * calib, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
+int sc_calib_restore(struct sc_calib * calib, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
     const struct hwkv_geometry * geo = calib->in->geo;
 
-    const bool fits = row >= 0 && row < geo->n_full && n_score == geo->layers[row].n_head_kv*calib->in->n_codebook && mask != 0 &&
+    const bool fits = jl >= 0 && jl < geo->n_full && n_score == geo->layers[jl].n_head_kv*calib->in->n_codebook && mask != 0 &&
         (calib->n_tau == SC_POINT_MAX || mask >> calib->n_tau == 0);
     if (!fits) {
         return hwkv_fail(err, HWKV_ERR_MISMATCH, NULL, "work file: found a layer of another model");
     }
-    settle(calib, row, mask, scores);
+    settle(calib, jl, mask, scores);
     return HWKV_OK;
 }
 

@@ -16,7 +16,7 @@ struct sc_calib {
     struct sc_work * work; // or NULL
 
     int32_t   n_unit;
-    int32_t * row_unit;   // [n_full] first unit of a row
+    int32_t * unit_start;   // [n_full] first unit of a layer
     int32_t * entries;    // [n_tau][n_unit] of the codebook
     double  * scores;     // [n_tau][n_unit][n_codebook]
     bool    * known;      // [n_tau][n_full]
@@ -31,7 +31,7 @@ int  sc_calib_init(struct sc_calib * calib, struct sc_input * in, const double *
 void sc_calib_free(struct sc_calib * calib);
 
 // Puts in what an earlier run has decided.
-int sc_calib_restore(struct sc_calib * calib, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err);
+int sc_calib_restore(struct sc_calib * calib, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err);
 
 int sc_calib_run(struct sc_calib * calib, struct hwkv_error * err);
 

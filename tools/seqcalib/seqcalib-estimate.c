@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 // Seconds a pass takes on the first n_ctx tokens, without its trace.
-static int time_pass(const struct sc_input * in, int32_t row, int32_t n_ctx, double * seconds, struct hwkv_error * err) {
+static int time_pass(const struct sc_input * in, int32_t jl, int32_t n_ctx, double * seconds, struct hwkv_error * err) {
     struct sc_input part = *in;
     part.n_ctx    = n_ctx;
     part.n_seq    = 1;
@@ -27,7 +27,7 @@ static int time_pass(const struct sc_input * in, int32_t row, int32_t n_ctx, dou
 
     struct sc_pass * pass = NULL;
     if (status == HWKV_OK) {
-        status = sc_pass_init(&pass, &part, row, entries, err);
+        status = sc_pass_init(&pass, &part, jl, entries, err);
     }
     if (status == HWKV_OK) {
         const int64_t start = ggml_time_us();
@@ -57,8 +57,8 @@ static void print_memory(const struct sc_input * in, int32_t n_tau, int32_t n_ho
 
     double cache = 0.0;
     double trace = 0.0;
-    for (int32_t row = 0; row < in->geo->n_full; row++) {
-        const struct hwkv_layer * layer = &in->geo->layers[row];
+    for (int32_t jl = 0; jl < in->geo->n_full; jl++) {
+        const struct hwkv_layer * layer = &in->geo->layers[jl];
         const double rows = (double) in->n_ctx*layer->n_head_kv;
         cache += (double) ggml_row_size(in->type_k, layer->head_dim_k)*rows + (double) ggml_row_size(in->type_v, layer->head_dim_v)*rows;
 
@@ -79,17 +79,17 @@ static void print_memory(const struct sc_input * in, int32_t n_tau, int32_t n_ho
 
 // Seconds of one pass over a layer in the middle; probe->naive is set if this architecture does not run in parts.
 static int time_layer(struct sc_input * probe, double * seconds, struct hwkv_error * err) {
-    const int32_t row     = probe->geo->n_full/2;
+    const int32_t jl     = probe->geo->n_full/2;
     const double  n_chunk = (double) probe->n_ctx/probe->n_ubatch;
     const bool    whole   = n_chunk < 8.0;
     const int32_t n_short = whole ? probe->n_ctx : 2*probe->n_ubatch;
 
     double t2 = 0.0;
     double t4 = 0.0;
-    int status = time_pass(probe, row, n_short, &t2, err);
+    int status = time_pass(probe, jl, n_short, &t2, err);
     if (status == HWKV_ERR_MISMATCH && !probe->naive) {
         probe->naive = true;
-        status = time_pass(probe, row, n_short, &t2, err);
+        status = time_pass(probe, jl, n_short, &t2, err);
     }
     *seconds = t2;
     if (status != HWKV_OK || whole) {
@@ -97,7 +97,7 @@ static int time_layer(struct sc_input * probe, double * seconds, struct hwkv_err
     }
 
     // a chunk takes a + b*(chunks before it): two short runs tell both
-    status = time_pass(probe, row, 4*probe->n_ubatch, &t4, err);
+    status = time_pass(probe, jl, 4*probe->n_ubatch, &t4, err);
     const double b = t4 > 2.0*t2 ? (t4 - 2.0*t2)/4.0 : 0.0;
     *seconds = n_chunk*(t2 - b)/2.0 + b*n_chunk*(n_chunk - 1.0)/2.0;
     return status;

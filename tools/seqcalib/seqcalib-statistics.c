@@ -121,8 +121,8 @@ static void put_entry_counts(const struct stats * s, const int32_t * entries, in
 static void print_head(const struct stats * s) {
     const struct hwkv_calibration * calib = hwkv_policy_calibration(s->policy);
     int32_t n_head = 0;
-    for (int32_t row = 0; row < s->geo->n_full; row++) {
-        n_head += s->geo->layers[row].n_head;
+    for (int32_t jl = 0; jl < s->geo->n_full; jl++) {
+        n_head += s->geo->layers[jl].n_head;
     }
     fprintf(s->out, "model     ");
     tool_put_text(s->out, s->geo->name[0] ? s->geo->name : "unnamed");
@@ -168,9 +168,9 @@ static void print_points(const struct stats * s) {
     }
 }
 
-static void print_layer(const struct stats * s, const struct hwkv_point * point, int32_t row) {
-    const struct hwkv_layer * layer = &s->geo->layers[row];
-    const int32_t unit  = hwkv_policy_unit(s->policy, row, 0);
+static void print_layer(const struct stats * s, const struct hwkv_point * point, int32_t jl) {
+    const struct hwkv_layer * layer = &s->geo->layers[jl];
+    const int32_t unit  = hwkv_policy_unit(s->policy, jl, 0);
     const int64_t n_ctx = hwkv_policy_context(s->policy);
     double kept = 0.0;
     double low  = (double) NAN;
@@ -201,9 +201,9 @@ static void print_demanding(const struct stats * s, const struct hwkv_point * po
     int32_t rows[N_DEMANDING];
     int32_t units[N_DEMANDING];
     int32_t n = 0;
-    for (int32_t row = 0; row < s->geo->n_full; row++) {
-        for (int32_t ih = 0; ih < s->geo->layers[row].n_head_kv; ih++) {
-            const int32_t unit = hwkv_policy_unit(s->policy, row, ih);
+    for (int32_t jl = 0; jl < s->geo->n_full; jl++) {
+        for (int32_t ih = 0; ih < s->geo->layers[jl].n_head_kv; ih++) {
+            const int32_t unit = hwkv_policy_unit(s->policy, jl, ih);
             int32_t at = n;
             while (at > 0 && needs_more(s, point, unit, units[at - 1])) {
                 at--;
@@ -213,7 +213,7 @@ static void print_demanding(const struct stats * s, const struct hwkv_point * po
                 memmove(units + at + 1, units + at, (size_t) (n - at - 1) * sizeof(units[0]));
                 memmove(rows  + at + 1, rows  + at, (size_t) (n - at - 1) * sizeof(rows[0]));
                 units[at] = unit;
-                rows [at] = row;
+                rows [at] = jl;
             }
         }
     }
@@ -241,8 +241,8 @@ static void print_point(const struct stats * s, const struct hwkv_point * point)
     fprintf(s->out, ")\n\nlayers: share of positions kept, lowest and mean score at the chosen windows, heads per window\n");
     fprintf(s->out, "  %5s %6s %7s %9s %9s", "layer", "heads", "kept", "min", "mean");
     put_entry_header(s);
-    for (int32_t row = 0; row < s->geo->n_full; row++) {
-        print_layer(s, point, row);
+    for (int32_t jl = 0; jl < s->geo->n_full; jl++) {
+        print_layer(s, point, jl);
     }
     if (point->scores) {
         print_demanding(s, point);

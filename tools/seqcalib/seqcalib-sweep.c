@@ -29,7 +29,7 @@ struct sweep {
 
     int32_t n_point;
     int32_t n_unit;
-    int32_t unit;   // the current row's first unit
+    int32_t unit;   // the first unit of the current layer
 
     struct branch branches[SC_POINT_MAX];
     int32_t       n_branch;
@@ -59,7 +59,7 @@ static void branch_clear(struct branch * b) {
 }
 
 // All sequences through one pass; next receives the inputs of this layer, and may be what the pass reads.
-static int run_sequences(struct sweep * sw, struct sc_pass * pass, int32_t row, const struct branch * b, struct hidden * next, bool traced, struct hwkv_error * err) {
+static int run_sequences(struct sweep * sw, struct sc_pass * pass, int32_t jl, const struct branch * b, struct hidden * next, bool traced, struct hwkv_error * err) {
     int status = HWKV_OK;
     for (int32_t iseq = 0; iseq < sw->in->n_seq && status == HWKV_OK; iseq++) {
         const float * hidden_in  = b->hidden ? b->hidden->data + iseq*b->hidden->seq_size : NULL;
@@ -68,24 +68,24 @@ static int run_sequences(struct sweep * sw, struct sc_pass * pass, int32_t row, 
         struct sc_trace trace;
         status = sc_pass_run(pass, iseq, hidden_in, hidden_out, traced ? &trace : NULL, err);
         if (status == HWKV_OK && traced) {
-            status = sw->judge->see(sw->judge->user, row, b->mask, iseq, &trace, err);
+            status = sw->judge->see(sw->judge->user, jl, b->mask, iseq, &trace, err);
             sc_trace_free(&trace);
         }
     }
     return status;
 }
 
-static int run_branch(struct sweep * sw, int32_t row, struct branch * b, struct hwkv_error * err) {
+static int run_branch(struct sweep * sw, int32_t jl, struct branch * b, struct hwkv_error * err) {
     struct sc_input * in = sw->in;
 
-    const bool traced = !sw->judge->knows(sw->judge->user, row, b->mask);
+    const bool traced = !sw->judge->knows(sw->judge->user, jl, b->mask);
     if (!traced && in->naive) {
         tool_progress_skip(in->progress, 1.0/sw->n_branch);
         return HWKV_OK; // nothing is carried over
     }
 
     // the layer's own inputs are kept unless the next pass starts from the tokens anyway
-    const bool keep = !in->naive && in->geo->layers[row].il > 0;
+    const bool keep = !in->naive && in->geo->layers[jl].il > 0;
 
     struct hidden * next = NULL;
     if (keep) {
@@ -97,9 +97,9 @@ static int run_branch(struct sweep * sw, int32_t row, struct branch * b, struct 
     }
 
     struct sc_pass * pass;
-    int status = sc_pass_init(&pass, in, row, b->entries, err);
+    int status = sc_pass_init(&pass, in, jl, b->entries, err);
     if (status == HWKV_OK) {
-        status = run_sequences(sw, pass, row, b, next, traced, err);
+        status = run_sequences(sw, pass, jl, b, next, traced, err);
         sc_pass_free(pass);
     }
     if (next != b->hidden) {
@@ -108,7 +108,7 @@ static int run_branch(struct sweep * sw, int32_t row, struct branch * b, struct 
             b->hidden = next;
         }
     }
-    return status == HWKV_OK && traced ? sw->judge->decide(sw->judge->user, row, b->mask, err) : status;
+    return status == HWKV_OK && traced ? sw->judge->decide(sw->judge->user, jl, b->mask, err) : status;
 }
 
 // This architecture does not run in parts: forget what was kept. Whatever was overwritten is never read again.
@@ -122,15 +122,15 @@ static void become_naive(struct sweep * sw, const struct hwkv_error * err) {
 }
 
 // The points of a branch go on together where they chose the same.
-static int part_branch(struct sweep * sw, int32_t row, const struct branch * b, struct branch * out, int32_t * n_out, struct hwkv_error * err) {
-    const size_t size = sizeof(int32_t)*(size_t) sw->in->geo->layers[row].n_head_kv;
+static int part_branch(struct sweep * sw, int32_t jl, const struct branch * b, struct branch * out, int32_t * n_out, struct hwkv_error * err) {
+    const size_t size = sizeof(int32_t)*(size_t) sw->in->geo->layers[jl].n_head_kv;
     const int32_t first = *n_out;
 
     for (int32_t ip = 0; ip < sw->n_point; ip++) {
         if (!(b->mask >> ip & 1)) {
             continue;
         }
-        const int32_t * chosen = sw->judge->entries(sw->judge->user, row, ip);
+        const int32_t * chosen = sw->judge->entries(sw->judge->user, jl, ip);
 
         int32_t i = first;
         while (i < *n_out && memcmp(out[i].entries + sw->unit, chosen, size) != 0) {
@@ -154,19 +154,19 @@ static int part_branch(struct sweep * sw, int32_t row, const struct branch * b, 
     return HWKV_OK;
 }
 
-static int run_row(struct sweep * sw, int32_t row, struct hwkv_error * err) {
+static int run_layer(struct sweep * sw, int32_t jl, struct hwkv_error * err) {
     struct branch parted[SC_POINT_MAX] = { { 0 } };
     int32_t n_parted = 0;
 
     int status = HWKV_OK;
     for (int32_t i = 0; i < sw->n_branch && status == HWKV_OK; i++) {
-        status = run_branch(sw, row, &sw->branches[i], err);
+        status = run_branch(sw, jl, &sw->branches[i], err);
         if (status == HWKV_ERR_MISMATCH && !sw->in->naive) {
             become_naive(sw, err);
-            status = run_branch(sw, row, &sw->branches[i], err);
+            status = run_branch(sw, jl, &sw->branches[i], err);
         }
         if (status == HWKV_OK) {
-            status = part_branch(sw, row, &sw->branches[i], parted, &n_parted, err);
+            status = part_branch(sw, jl, &sw->branches[i], parted, &n_parted, err);
         }
         branch_clear(&sw->branches[i]);
     }
@@ -181,7 +181,7 @@ static int run_row(struct sweep * sw, int32_t row, struct hwkv_error * err) {
     }
     memcpy(sw->branches, parted, sizeof(parted));
     sw->n_branch = n_parted;
-    sw->unit += sw->in->geo->layers[row].n_head_kv;
+    sw->unit += sw->in->geo->layers[jl].n_head_kv;
     return status;
 }
 
@@ -193,8 +193,8 @@ int sc_sweep(struct sc_input * in, int32_t n_point, int32_t n_row_known, const s
     }
 
     struct sweep sw = { .in = in, .judge = judge, .n_point = n_point, .n_branch = 1 };
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        sw.n_unit += geo->layers[row].n_head_kv;
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        sw.n_unit += geo->layers[jl].n_head_kv;
     }
     sw.branches[0].mask    = n_point == 64 ? UINT64_MAX : (UINT64_C(1) << n_point) - 1;
     sw.branches[0].entries = malloc(sizeof(int32_t)*(size_t) sw.n_unit);
@@ -206,12 +206,12 @@ int sc_sweep(struct sc_input * in, int32_t n_point, int32_t n_row_known, const s
     }
 
     int status = HWKV_OK;
-    for (int32_t row = 0; row < geo->n_full && status == HWKV_OK; row++) {
+    for (int32_t jl = 0; jl < geo->n_full && status == HWKV_OK; jl++) {
         char stage[64];
-        snprintf(stage, sizeof(stage), "layer %d (%d of %d): %s", geo->layers[row].il, row + 1, geo->n_full, judge->verb);
+        snprintf(stage, sizeof(stage), "layer %d (%d of %d): %s", geo->layers[jl].il, jl + 1, geo->n_full, judge->verb);
         tool_progress_stage(in->progress, stage);
         in->work_unit = 1.0/((double) sw.n_branch*in->n_seq*((in->n_ctx + in->n_ubatch - 1)/in->n_ubatch));
-        status = run_row(&sw, row, err);
+        status = run_layer(&sw, jl, err);
     }
     for (int32_t i = 0; i < sw.n_branch; i++) {
         branch_clear(&sw.branches[i]);

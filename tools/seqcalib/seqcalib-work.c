@@ -43,10 +43,10 @@ static int put_line(struct sc_work * work, const char * line, size_t n, struct h
 
 static int read_layer(char * text, const struct sc_work_reader * reader, struct hwkv_error * err) {
     char * at;
-    const int32_t  row  = (int32_t) strtol(text, &at, 10);
+    const int32_t  jl  = (int32_t) strtol(text, &at, 10);
     const uint64_t mask = strtoull(at, &at, 16);
     const int32_t  n    = (int32_t) strtol(at, &at, 10);
-    if (row < 0 || n < 1 || n > HWKV_HEAD_MAX*HWKV_CODE_MAX) {
+    if (jl < 0 || n < 1 || n > HWKV_HEAD_MAX*HWKV_CODE_MAX) {
         return HWKV_ERR_PARSE;
     }
 
@@ -57,7 +57,7 @@ static int read_layer(char * text, const struct sc_work_reader * reader, struct 
     for (int32_t i = 0; i < n; i++) {
         scores[i] = strtod(at, &at);
     }
-    const int status = *at == '\0' ? reader->layer(reader->user, row, mask, scores, n, err) : HWKV_ERR_PARSE;
+    const int status = *at == '\0' ? reader->layer(reader->user, jl, mask, scores, n, err) : HWKV_ERR_PARSE;
     free(scores);
     return status;
 }
@@ -189,7 +189,7 @@ void sc_work_close(struct sc_work * work, bool remove) {
     }
 }
 
-int sc_work_layer(struct sc_work * work, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
+int sc_work_layer(struct sc_work * work, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
     if (!work) {
         return HWKV_OK;
     }
@@ -199,7 +199,7 @@ int sc_work_layer(struct sc_work * work, int32_t row, uint64_t mask, const doubl
     if (!line) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
-    size_t n = (size_t) snprintf(line, size, "L %" PRId32 " %" PRIx64 " %" PRId32, row, mask, n_score);
+    size_t n = (size_t) snprintf(line, size, "L %" PRId32 " %" PRIx64 " %" PRId32, jl, mask, n_score);
     for (int32_t i = 0; i < n_score; i++) {
         n += (size_t) snprintf(line + n, size - n, " %a", scores[i]);
     }

@@ -10,7 +10,7 @@ struct sc_work;
 // What was decided in an earlier run. Each returns 0 or fails with *err.
 struct sc_work_reader {
     void * user;
-    int (*layer)     (void * user, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err);
+    int (*layer)     (void * user, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err);
     int (*validation)(void * user, int32_t ip, const char * json, struct hwkv_error * err);
 };
 
@@ -21,7 +21,7 @@ int  sc_work_open (struct sc_work ** out, const char * path, const char * key, c
 void sc_work_close(struct sc_work * work, bool remove); // NULL is fine
 
 // On disk when they return. NULL as work does nothing.
-int sc_work_layer     (struct sc_work * work, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err);
+int sc_work_layer     (struct sc_work * work, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err);
 int sc_work_validation(struct sc_work * work, int32_t ip, const char * json, struct hwkv_error * err);
 
 #endif // SC_WORK_H

@@ -227,9 +227,9 @@ static void make_input(struct run * run) {
     };
 }
 
-static int restore_layer(void * user, int32_t row, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
+static int restore_layer(void * user, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
     struct run * run = user;
-    return sc_calib_restore(&run->calib, row, mask, scores, n_score, err);
+    return sc_calib_restore(&run->calib, jl, mask, scores, n_score, err);
 }
 
 static int restore_validation(void * user, int32_t ip, const char * json, struct hwkv_error * err) {
