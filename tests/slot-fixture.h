@@ -46,15 +46,28 @@ static inline void slot_add_part(struct hwkv_state_shape * shape, enum hwkv_stat
     }
 }
 
-// full heads, two rings in two streams, a sliding window and recurrent layers: more than any one model has
+// the rows of a further store over the cells of another part
+static inline void slot_add_store(struct hwkv_state_shape * shape, uint32_t i_cells, uint32_t n_rows) {
+    slot_add_part(shape, HWKV_STATE_ROWS, shape->parts[i_cells].in_checkpoint, 0, n_rows);
+    shape->parts[shape->n_part - 1].i_cells = i_cells;
+}
+
+// parts of the shape below that tests name
+enum { SLOT_ALL = 0, SLOT_RING = 4, SLOT_RING_2 = 6, SLOT_NEWEST = 7, SLOT_LAST = 8 };
+
+// two stores of full heads, two rings in two streams, one with two stores, a sliding window and recurrent layers: more than any one
+// model has
 static inline void slot_make_shape(struct hwkv_state_shape * shape, bool is_draft) {
-    slot_add_part(shape, HWKV_STATE_ALL, is_draft, 2, 2);
+    slot_add_part(shape, HWKV_STATE_ALL, is_draft, 2, is_draft ? 2 : 0);
     if (!is_draft) {
-        slot_add_part(shape, HWKV_STATE_TOKENS, true, 0, 0);
-        slot_add_part(shape, HWKV_STATE_RING,   true, 2, 2);
-        slot_add_part(shape, HWKV_STATE_RING,   true, 2, 1);
-        slot_add_part(shape, HWKV_STATE_NEWEST, true, 2, 1);
-        slot_add_part(shape, HWKV_STATE_LAST,   true, 0, 2);
+        slot_add_part (shape, HWKV_STATE_TOKENS, true, 0, 0);
+        slot_add_store(shape, SLOT_ALL, 2);
+        slot_add_store(shape, SLOT_ALL, 1);
+        slot_add_part (shape, HWKV_STATE_RING,   true, 2, 2);
+        slot_add_store(shape, SLOT_RING, 2);
+        slot_add_part (shape, HWKV_STATE_RING,   true, 2, 1);
+        slot_add_part (shape, HWKV_STATE_NEWEST, true, 2, 1);
+        slot_add_part (shape, HWKV_STATE_LAST,   true, 0, 2);
     }
 }
 
@@ -68,11 +81,28 @@ static inline bool slot_holds(const struct hwkv_state_part * part, int32_t pos, 
     }
 }
 
-static inline void slot_put_cells(struct slot_bytes * b, const struct hwkv_state_part * part, int32_t n) {
+static inline uint32_t slot_count(const struct hwkv_state_part * part, int32_t n) {
     uint32_t count = 0;
     for (int32_t pos = 0; pos < n; pos++) {
         count += slot_holds(part, pos, n);
     }
+    return count;
+}
+
+static const uint8_t slot_row[64] = { 1, 2, 3 };
+
+static inline void slot_put_rows(struct slot_bytes * b, const struct hwkv_state_part * part, uint32_t count) {
+    slot_put(b, part->head, part->head_size);
+    for (uint32_t k = 0; k < part->n_rows; k++) {
+        slot_put(b, part->rows[k].head, part->rows[k].head_size);
+        for (uint32_t i = 0; i < count; i++) {
+            slot_put(b, slot_row, (size_t) part->rows[k].cell_size);
+        }
+    }
+}
+
+static inline void slot_put_cells(struct slot_bytes * b, const struct hwkv_state_part * part, int32_t n) {
+    const uint32_t count = slot_count(part, n);
     if (part->n_stream > 0) {
         slot_put_u32(b, part->n_stream);
         slot_put_u32(b, 0); // the sequence is in the second stream
@@ -81,21 +111,14 @@ static inline void slot_put_cells(struct slot_bytes * b, const struct hwkv_state
     if (count == 0 && part->kind != HWKV_STATE_LAST) {
         return;
     }
-    static const uint8_t row[64] = { 1, 2, 3 };
     for (int32_t pos = n - 1; pos >= 0; pos--) { // in any order
         if (slot_holds(part, pos, n)) {
             slot_put_u32(b, (uint32_t) pos);
             slot_put_u32(b, part->kind != HWKV_STATE_LAST);
-            slot_put(b, row, part->ext_size + (part->kind != HWKV_STATE_LAST ? 4 : 0));
+            slot_put(b, slot_row, part->ext_size + (part->kind != HWKV_STATE_LAST ? 4 : 0));
         }
     }
-    slot_put(b, part->head, part->head_size);
-    for (uint32_t k = 0; k < part->n_rows; k++) {
-        slot_put(b, part->rows[k].head, part->rows[k].head_size);
-        for (uint32_t i = 0; i < count; i++) {
-            slot_put(b, row, (size_t) part->rows[k].cell_size);
-        }
-    }
+    slot_put_rows(b, part, count);
 }
 
 // The state after the first n items of a history.
@@ -103,6 +126,13 @@ static inline void slot_put_state(struct slot_bytes * b, const struct hwkv_state
     for (uint32_t i = 0; i < shape->n_part; i++) {
         const struct hwkv_state_part * part = &shape->parts[i];
         if (checkpoint && !part->in_checkpoint) {
+            continue;
+        }
+        if (part->kind == HWKV_STATE_ROWS) {
+            const uint32_t count_cells = slot_count(&shape->parts[part->i_cells], (int32_t) n);
+            if (count_cells > 0) {
+                slot_put_rows(b, part, count_cells);
+            }
             continue;
         }
         if (part->kind != HWKV_STATE_TOKENS) {
@@ -163,7 +193,7 @@ static inline void slot_make(struct slot_fixture * f, uint32_t n_tokens, uint32_
         hwkv_history_add(&f->history, (int32_t) i, (uint32_t) f->tokens[i]);
     }
     f->history.n_exact = n_exact;
-    f->expect = (struct hwkv_slot_expect) { .id = { { "windows", "model", "cache" }, 2 }, .shape = { &f->shapes[0], draft ? &f->shapes[1] : NULL },
+    f->expect = (struct hwkv_slot_expect) { .id = { { "model", "cache", "policy" }, 2 }, .shape = { &f->shapes[0], draft ? &f->shapes[1] : NULL },
                                             .n_ctx = SLOT_N_CTX };
     for (int k = 0; k < 1 + draft; k++) {
         f->states[k].size = 0;

@@ -75,10 +75,10 @@ static void test_the_head(void) {
     g_file.data[g_file.size++] = 0;
     refused(run(512), "expected");
 
-    f.expect.id.text[1] = "other";
+    f.expect.id.text[HWKV_SLOT_MODEL] = "other";
     g_file = whole;
     refused(run(512), "another model");
-    f.expect.id.text[1] = "model";
+    f.expect.id.text[HWKV_SLOT_MODEL] = "model";
     f.expect.n_ctx = 3;
     refused(run(512), "found about 20 tokens, expected at most the 3 that a slot of this server holds");
     f.expect.n_ctx = 12; // within the room for the numbers before the tokens
@@ -159,7 +159,7 @@ static void poke(size_t at, uint32_t x) {
 
 static void test_states_are_held_against_the_tokens(void) {
     // all, first ring, sliding window, recurrent: cells begin with the newest position
-    static const uint32_t parts[] = { 0, 2, 4, 5 };
+    static const uint32_t parts[] = { SLOT_ALL, SLOT_RING, SLOT_NEWEST, SLOT_LAST };
     for (size_t i = 0; i < 4; i++) {
         static const uint32_t positions[] = { 40, 0xffffffffu, 0x7fffffffu, 1000, 38 };
         for (size_t k = 0; k < 5; k++) {
@@ -186,6 +186,15 @@ static void test_states_are_held_against_the_tokens(void) {
         }
     }
 
+    // further stores over the cells of another part
+    for (uint32_t i = 0; i < f.shapes[0].n_part; i++) {
+        if (f.shapes[0].parts[i].kind == HWKV_STATE_ROWS) {
+            slot_make(&f, 40, 40, false);
+            poke(cell_at(i) - 4, 7); // rows have no cells: this is the first thing that is there
+            refused(write_and_run(), "another kind of cache");
+        }
+    }
+
     // no cells at all
     slot_make(&f, 40, 40, false);
     f.states[0].size = 0;
@@ -197,8 +206,8 @@ static void test_states_are_held_against_the_tokens(void) {
     // the last cell of the second ring is a sink: a ring without it is none, unless things were moved
     for (uint32_t n_exact = 0; n_exact <= 40; n_exact += 40) {
         slot_make(&f, 40, n_exact, false);
-        const struct hwkv_state_part * ring = &f.shapes[0].parts[3];
-        const size_t last = cell_at(3) + 6 * (12 + ring->ext_size); // 5 recent ones and two sinks
+        const struct hwkv_state_part * ring = &f.shapes[0].parts[SLOT_RING_2];
+        const size_t last = cell_at(SLOT_RING_2) + 6 * (12 + ring->ext_size); // 5 recent ones and two sinks
         uint32_t pos = 99;
         memcpy(&pos, f.states[0].data + last, sizeof(pos));
         CHECK_EQ_INT(pos, 0);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const char     MAGIC[8] = { 'H', 'W', 'K', 'V', 'S', 'L', 'O', 'T' };
-static const uint32_t VERSION  = 3;
+static const uint32_t VERSION  = 4;
 
 #define PIECE (1u << 20) // of the file, and what the hash goes over
 
@@ -206,7 +206,7 @@ static int get_bytes(struct reader * r, uint8_t ** out, uint64_t * size, uint64_
 }
 
 static int read_ids(struct reader * r, const struct hwkv_slot_id * expect) {
-    static const char * const what[] = { "under another KV policy", "with another model", "with another kind of cache" };
+    static const char * const what[] = { "with another model", "with another kind of cache", "under another KV policy" };
     for (int i = 0; i < HWKV_SLOT_N_ID; i++) {
         char     text[256];
         uint32_t size   = 0;

@@ -3,7 +3,7 @@
 // All numbers in the machine's byte order.
 //
 //   "HWKVSLOT"  u32 version  u32 version of llama.cpp's states  u64 size of the file
-//   text: id of the windows, id of the model, description of the cache      each: u32 size, bytes
+//   text: id of the model, description of the cache, id of windows and types  each: u32 size, bytes
 //   bytes: tokens, state, state of the draft                                each: u64 size, bytes
 //   u32 number of checkpoints  u32 number of blocks
 //   blocks                                                                  each: u32 size, bytes
@@ -29,7 +29,8 @@ extern "C" {
 #define HWKV_SLOT_BLOCK_MIN 1024u          // the last block of a state may be smaller
 #define HWKV_SLOT_BLOCK_MAX (16u * 1024u)
 
-enum { HWKV_SLOT_WINDOWS, HWKV_SLOT_MODEL, HWKV_SLOT_CACHE, HWKV_SLOT_N_ID };
+// in the order in which they are compared: what differs in the coarsest way is told
+enum { HWKV_SLOT_MODEL, HWKV_SLOT_CACHE, HWKV_SLOT_POLICY, HWKV_SLOT_N_ID };
 
 struct hwkv_slot_block {
     const uint8_t * data; // not the slot's; NULL: it was not taken

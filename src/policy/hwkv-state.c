@@ -63,8 +63,11 @@ uint64_t hwkv_state_size_max(const struct hwkv_state_shape * shape, bool checkpo
             size += 16 + (checkpoint ? 0 : n_tokens * sizeof(struct hwkv_history_item));
             continue;
         }
-        const uint64_t n_cells = part->n_cells < n_tokens ? part->n_cells : n_tokens;
-        size += 4 + 4 * (uint64_t) part->n_stream + n_cells * cell_head_size(part);
+        const struct hwkv_state_part * cells = part->kind == HWKV_STATE_ROWS ? &shape->parts[part->i_cells] : part;
+        const uint64_t n_cells = cells->n_cells < n_tokens ? cells->n_cells : n_tokens;
+        if (part == cells) {
+            size += 4 + 4 * (uint64_t) part->n_stream + n_cells * cell_head_size(part);
+        }
         for (uint32_t k = 0; k < part->n_rows; k++) {
             size += part->rows[k].head_size + n_cells * part->rows[k].cell_size;
         }
@@ -84,6 +87,7 @@ struct checker {
     struct hwkv_error   * err;
     uint8_t             * seen;   // [n_seen] of the positions of a part
     uint32_t              n_seen;
+    uint32_t            * n_cells; // [n_part] that a part was found to have
     int32_t               n_pos;  // of a draft it is known after its first part
     bool                  images; // among the tokens
 };
@@ -212,9 +216,21 @@ static int check_positions(struct checker * c, const struct hwkv_state_part * pa
             ok = c->want->is_draft || (n_pos == 0 ? n == 0 : n > 0 && is_seen(c, n_pos - 1));
             break;
         case HWKV_STATE_TOKENS:
+        case HWKV_STATE_ROWS:
             break;
     }
     return ok ? 0 : damaged(c, "a state does not hold the positions of its tokens");
+}
+
+static int check_rows(struct checker * c, const struct hwkv_state_part * part, uint32_t n) {
+    int status = check_bytes(c, part->head, part->head_size);
+    for (uint32_t k = 0; k < part->n_rows && status == 0; k++) {
+        status = check_bytes(c, part->rows[k].head, part->rows[k].head_size);
+        if (status == 0) {
+            status = get(c, NULL, n * part->rows[k].cell_size);
+        }
+    }
+    return status;
 }
 
 // The cells of one stream and their rows. A stream without cells has nothing after their number, a recurrent part the rest all the same.
@@ -226,25 +242,19 @@ static int check_cells(struct checker * c, const struct hwkv_state_part * part, 
     if (status == 0) {
         status = check_positions(c, part, n);
     }
-    if (n == 0 && part->kind != HWKV_STATE_LAST) {
+    if (status || (n == 0 && part->kind != HWKV_STATE_LAST)) {
         return status;
     }
-    if (status == 0) {
-        status = check_bytes(c, part->head, part->head_size);
-    }
-    for (uint32_t k = 0; k < part->n_rows && status == 0; k++) {
-        status = check_bytes(c, part->rows[k].head, part->rows[k].head_size);
-        if (status == 0) {
-            status = get(c, NULL, n * part->rows[k].cell_size);
-        }
-    }
-    return status;
+    return check_rows(c, part, n);
 }
 
-static int check_part(struct checker * c, const struct hwkv_state_part * part) {
+static int check_part(struct checker * c, const struct hwkv_state_part * part, uint32_t * n_cells) {
     if (part->kind == HWKV_STATE_TOKENS) {
         const int status = check_bytes(c, part->head, part->head_size);
         return status ? status : check_tokens(c);
+    }
+    if (part->kind == HWKV_STATE_ROWS) {
+        return c->n_cells[part->i_cells] > 0 ? check_rows(c, part, c->n_cells[part->i_cells]) : 0;
     }
     uint32_t n_stream = 1;
     if (part->n_stream > 0) {
@@ -269,7 +279,8 @@ static int check_part(struct checker * c, const struct hwkv_state_part * part) {
         if (found) {
             return damaged(c, "a state has cells in two streams");
         }
-        found = true;
+        found    = true;
+        *n_cells = n;
         if (c->want->is_draft && part->kind == HWKV_STATE_ALL) {
             c->n_pos = (int32_t) n;
         }
@@ -296,14 +307,17 @@ int hwkv_state_check(const struct hwkv_state_shape * shape, const struct hwkv_st
     if (want->is_draft) {
         c.n_pos = (int32_t) c.n_seen;
     }
-    c.seen = hwkv_alloc((size_t) c.n_seen / 8 + 1, 1);
-    if (!c.seen) {
+    c.seen    = hwkv_alloc((size_t) c.n_seen / 8 + 1, 1);
+    c.n_cells = hwkv_alloc((size_t) shape->n_part + 1, sizeof(*c.n_cells));
+    if (!c.seen || !c.n_cells) {
+        hwkv_free(c.seen);
+        hwkv_free(c.n_cells);
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     int status = 0;
     for (uint32_t i = 0; i < shape->n_part && status == 0; i++) {
         if (shape->parts[i].in_checkpoint || !want->checkpoint) {
-            status = check_part(&c, &shape->parts[i]);
+            status = check_part(&c, &shape->parts[i], &c.n_cells[i]);
         }
     }
     uint8_t more;
@@ -311,5 +325,6 @@ int hwkv_state_check(const struct hwkv_state_shape * shape, const struct hwkv_st
         status = damaged(&c, "a state has more bytes than it should");
     }
     hwkv_free(c.seen);
+    hwkv_free(c.n_cells);
     return status;
 }

@@ -1,7 +1,7 @@
 // What the saved state of one sequence looks like, so that one from a file can be held against it before anything is done with it.
 //
 // llama.cpp writes a state as parts, one for each cache: the positions of its cells, then for every tensor some fixed bytes and
-// so many bytes a cell. With a KV policy the tokens that it was computed from stand among them (hwkv-history.h).
+// so many bytes a cell. Caches that share cells write the positions once. With a KV policy the tokens that it was computed from stand among them (hwkv-history.h).
 //
 // Part of the library, not of its public API.
 
@@ -18,7 +18,8 @@ extern "C" {
 enum hwkv_state_kind {
     HWKV_STATE_TOKENS, // fixed bytes and the tokens; no cells
     HWKV_STATE_ALL,    // every position
-    HWKV_STATE_RING,   // what its rule needs, perhaps more
+    HWKV_STATE_RING,   // what the rule keeps, perhaps more
+    HWKV_STATE_ROWS,   // rows only: further tensors over the cells of an earlier part
     HWKV_STATE_NEWEST, // a sliding window: some positions up to the last
     HWKV_STATE_LAST,   // recurrent: one cell, at the last position
 };
@@ -36,7 +37,8 @@ struct hwkv_state_part {
     uint32_t n_stream;      // 0: the number is not written
     uint32_t n_cells;       // of a stream
     uint32_t ext_size;      // bytes of a cell besides position and sequence
-    struct hwkv_rule rule;  // of a ring
+    uint32_t i_cells;       // of HWKV_STATE_ROWS: the part that has the cells
+    struct hwkv_rule rule;  // of HWKV_STATE_RING
 
     uint8_t  head[80];      // of the tokens, or before the first tensor
     uint32_t head_size;
