@@ -1,5 +1,7 @@
 #include "llama-hwkv-model.h"
 
+#include "hwkv-error.h"
+
 #include "llama-arch.h"
 #include "llama-hparams.h"
 #include "llama-model.h"
@@ -8,8 +10,6 @@
 #include "ggml.h"
 
 #include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -17,37 +17,6 @@
 #include <new>
 #include <string>
 #include <vector>
-
-#if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
-#endif
-static int model_fail(struct hwkv_error * err, int code, const char * fmt, ...) {
-    if (err) {
-        memset(err, 0, sizeof(*err));
-        err->code = code;
-
-        va_list args;
-        va_start(args, fmt);
-        vsnprintf(err->msg, sizeof(err->msg), fmt, args);
-        va_end(args);
-    }
-
-    return code;
-}
-
-// a fixed field of the geometry; what does not fit is cut before the UTF-8 character that crosses the end
-static void model_copy(char * dst, size_t dst_size, const std::string & src) {
-    size_t n = src.size() < dst_size ? src.size() : dst_size - 1;
-
-    if (n < src.size()) {
-        while (n > 0 && (src[n] & 0xC0) == 0x80) {
-            n--;
-        }
-    }
-
-    memcpy(dst, src.data(), n);
-    dst[n] = '\0';
-}
 
 //
 // which layers
@@ -148,7 +117,7 @@ static int model_fill_layers(const llama_model & model, struct hwkv_geometry * g
     }
 
     if (full.empty()) {
-        return model_fail(err, HWKV_ERR_MISMATCH, "architecture %s can't have windows: found no full-attention layer among %" PRIu32,
+        return hwkv_fail(err, HWKV_ERR_MISMATCH, nullptr, "architecture %s can't have windows: found no full-attention layer among %" PRIu32,
                 model.arch_name().c_str(), hparams.n_layer());
     }
 
@@ -253,7 +222,7 @@ static void model_fingerprints(const llama_model & model, struct hwkv_geometry *
 static int model_geometry(const llama_model & model, struct hwkv_geometry * geo, struct hwkv_error * err) {
     const char * refusal = model_refusal(model);
     if (refusal) {
-        return model_fail(err, HWKV_ERR_MISMATCH, "architecture %s can't have windows: %s", model.arch_name().c_str(), refusal);
+        return hwkv_fail(err, HWKV_ERR_MISMATCH, nullptr, "architecture %s can't have windows: %s", model.arch_name().c_str(), refusal);
     }
 
     const int res = model_fill_layers(model, geo, err);
@@ -261,8 +230,8 @@ static int model_geometry(const llama_model & model, struct hwkv_geometry * geo,
         return res;
     }
 
-    model_copy(geo->architecture, sizeof(geo->architecture), model.arch_name());
-    model_copy(geo->name,         sizeof(geo->name),         model.name);
+    hwkv_copy(geo->architecture, sizeof(geo->architecture), model.arch_name().c_str());
+    hwkv_copy(geo->name,         sizeof(geo->name),         model.name.c_str());
     model_fingerprints(model, geo);
 
     return hwkv_geometry_validate(geo, err);
@@ -270,23 +239,23 @@ static int model_geometry(const llama_model & model, struct hwkv_geometry * geo,
 
 extern "C" int llama_hwkv_model_geometry(const struct llama_model * model, struct hwkv_geometry * geo, struct hwkv_error * err) {
     if (!geo) {
-        return model_fail(err, HWKV_ERR_ARG, "geometry is NULL");
+        return hwkv_fail(err, HWKV_ERR_ARG, nullptr, "geometry is NULL");
     }
     memset(geo, 0, sizeof(*geo));
 
     if (!model) {
-        return model_fail(err, HWKV_ERR_ARG, "model is NULL");
+        return hwkv_fail(err, HWKV_ERR_ARG, nullptr, "model is NULL");
     }
 
     int res;
     try {
         res = model_geometry(*model, geo, err);
     } catch (const std::bad_alloc &) {
-        res = model_fail(err, HWKV_ERR_NOMEM, "out of memory");
+        res = hwkv_fail(err, HWKV_ERR_NOMEM, nullptr, "out of memory");
     } catch (const std::exception & e) {
-        res = model_fail(err, HWKV_ERR_INTERNAL, "%s", e.what());
+        res = hwkv_fail(err, HWKV_ERR_INTERNAL, nullptr, "%s", e.what());
     } catch (...) {
-        res = model_fail(err, HWKV_ERR_INTERNAL, "unknown exception");
+        res = hwkv_fail(err, HWKV_ERR_INTERNAL, nullptr, "unknown exception");
     }
 
     if (res != HWKV_OK) {

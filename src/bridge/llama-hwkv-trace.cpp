@@ -1,6 +1,8 @@
 #include "llama-hwkv-trace.h"
 #include "llama-hwkv-cut.h"
 
+#include "hwkv-error.h"
+
 #include "llama-graph.h"
 #include "llama-impl.h"
 
@@ -122,6 +124,13 @@ bool llama_hwkv_tracer::replace_input(llm_graph_result & res, std::vector<ggml_t
     return true;
 }
 
+// The layer of a tensor of a cache, -1 for others: cache_k_l3, cache_g0_k_l3, cache_s_l3, ...
+static int cache_layer(const ggml_tensor * t) {
+    const char * end = strrchr(t->name, '_');
+    int il = -1;
+    return strncmp(t->name, "cache_", 6) == 0 && end && sscanf(end, "_l%d", &il) == 1 ? il : -1;
+}
+
 // nothing of a layer below the first may be needed: it has not run
 bool llama_hwkv_tracer::check_closed(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes, size_t i_first) {
     const std::unordered_set<const ggml_tensor *> below(nodes.begin(), nodes.begin() + i_first);
@@ -135,8 +144,8 @@ bool llama_hwkv_tracer::check_closed(ggml_cgraph * gf, const std::vector<ggml_te
             return false;
         }
         for (const auto * s : node->src) {
-            if (s && sscanf(s->name, "cache_%*1[kvrs]_l%d", &il) == 1 && il < part.first) {
-                error = format("the cache of layer %d is read by a later one", il);
+            if (s && cache_layer(s) >= 0 && cache_layer(s) < part.first) {
+                error = format("the cache of layer %d is read by a later one", cache_layer(s));
                 return false;
             }
         }
@@ -221,19 +230,10 @@ void llama_hwkv_tracer_free(llama_hwkv_tracer * tracer) {
     delete tracer;
 }
 
-static int fail(hwkv_error * err, int code, const std::string & msg) {
-    if (err) {
-        *err = {};
-        err->code = code;
-        snprintf(err->msg, sizeof(err->msg), "%s", msg.c_str());
-    }
-    return code;
-}
-
 int llama_hwkv_tracer_decode(llama_hwkv_tracer * tracer, const llama_token * tokens, int32_t n_tokens, llama_pos pos, const llama_hwkv_part * part, hwkv_error * err) {
     if (n_tokens < 1 || n_tokens > (int32_t) llama_n_ubatch(tracer->ctx) || part->first < 0 || part->last < part->first || (part->first > 0 && !part->hidden)) {
-        return fail(err, HWKV_ERR_ARG, format("found %d tokens for layers %d to %d, expected 1 to %u for an ascending range with its input", n_tokens, part->first,
-                    part->last, llama_n_ubatch(tracer->ctx)));
+        return hwkv_fail(err, HWKV_ERR_ARG, nullptr, "found %d tokens for layers %d to %d, expected 1 to %u for an ascending range with its input", n_tokens,
+                part->first, part->last, llama_n_ubatch(tracer->ctx));
     }
 
     auto batch = llama_batch_init(n_tokens, 0, 1);
@@ -258,10 +258,10 @@ int llama_hwkv_tracer_decode(llama_hwkv_tracer * tracer, const llama_token * tok
     llama_synchronize(tracer->ctx);
 
     if (!tracer->error.empty()) {
-        return fail(err, HWKV_ERR_MISMATCH, tracer->error);
+        return hwkv_fail(err, HWKV_ERR_MISMATCH, nullptr, "%s", tracer->error.c_str());
     }
     if (status != 0) {
-        return fail(err, HWKV_ERR_INTERNAL, format("llama_decode failed with %d at position %d of layers %d to %d", status, pos, part->first, part->last));
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, nullptr, "llama_decode failed with %d at position %d of layers %d to %d", status, pos, part->first, part->last);
     }
     return HWKV_OK;
 }
@@ -282,7 +282,7 @@ llama_hwkv_trace_shape llama_hwkv_tracer_shape(const llama_hwkv_tracer * tracer)
     // the operation divides the scale by the cap before it multiplies with it: this is the scale as given
     res.scale      = params[0];
     res.softcap    = params[2];
-    res.has_sinks  = fattn->src[4] != nullptr;
+    res.has_sink_logits = fattn->src[4] != nullptr;
     return res;
 }
 
@@ -324,7 +324,7 @@ void llama_hwkv_tracer_get_out(const llama_hwkv_tracer * tracer, float * dst) {
     ggml_backend_tensor_get(tracer->fattn, dst, 0, ggml_nbytes(tracer->fattn)); // [head_dim_v, n_head, n_tokens]
 }
 
-void llama_hwkv_tracer_get_sinks(const llama_hwkv_tracer * tracer, float * dst) {
+void llama_hwkv_tracer_get_sink_logits(const llama_hwkv_tracer * tracer, float * dst) {
     const auto * sinks = tracer->fattn->src[4];
     ggml_backend_tensor_get(sinks->view_src ? sinks->view_src : sinks, dst, sinks->view_offs, ggml_nbytes(sinks));
 }

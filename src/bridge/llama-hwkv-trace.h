@@ -13,11 +13,6 @@
 extern "C" {
 #endif
 
-// A context under an operating point of a policy that is at hand, not in a file. The policy must outlive the context.
-// NULL on failure; the reason goes to the log.
-LLAMA_API struct llama_context * llama_kv_policy_init_from_model(struct llama_model * model, struct llama_context_params params,
-        const struct hwkv_policy * policy, int32_t ip);
-
 struct llama_hwkv_part {
     int32_t       first;   // first layer to run; 0 begins at the tokens
     int32_t       last;    // the layer to trace: it runs up to the inputs of its attention, whose K and V are stored
@@ -47,7 +42,7 @@ struct llama_hwkv_trace_shape {
     int32_t head_dim_v;
     float   scale;
     float   softcap;    // 0: none
-    bool    has_sinks;  // learned attention sinks, one logit for each query head
+    bool    has_sink_logits; // learned: one for each query head, without a value
 };
 
 LLAMA_API struct llama_hwkv_trace_shape llama_hwkv_tracer_shape(const struct llama_hwkv_tracer * tracer);
@@ -57,7 +52,7 @@ LLAMA_API bool llama_hwkv_tracer_get_hidden(const struct llama_hwkv_tracer * tra
 
 LLAMA_API void llama_hwkv_tracer_get_q     (const struct llama_hwkv_tracer * tracer, float * dst); // [n_tokens][n_head][head_dim_k]
 LLAMA_API void llama_hwkv_tracer_get_out   (const struct llama_hwkv_tracer * tracer, float * dst); // [n_tokens][n_head][head_dim_v], after attend
-LLAMA_API void llama_hwkv_tracer_get_sinks (const struct llama_hwkv_tracer * tracer, float * dst); // [n_head], with has_sinks
+LLAMA_API void llama_hwkv_tracer_get_sink_logits (const struct llama_hwkv_tracer * tracer, float * dst); // [n_head], with has_sink_logits
 
 // K and V of the positions [0, n_pos) as the cache holds them: [n_head_kv][n_pos][head_dim]
 LLAMA_API void llama_hwkv_tracer_get_k(const struct llama_hwkv_tracer * tracer, int32_t n_pos, float * dst);

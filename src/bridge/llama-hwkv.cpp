@@ -5,6 +5,7 @@
 #include "llama-kv-headwise.h"
 
 #include <cstdio>
+#include <string>
 
 static llama_kv_headwise * find(const llama_context * ctx) {
     return llama_kv_headwise::find(llama_get_memory(ctx));
@@ -12,17 +13,17 @@ static llama_kv_headwise * find(const llama_context * ctx) {
 
 const hwkv_plan * llama_kv_policy_plan(const llama_context * ctx) {
     const auto * hw = find(ctx);
-    return hw ? hw->get_plan().plan.get() : nullptr;
+    return hw ? hw->get_setup().plan.get() : nullptr;
 }
 
 const hwkv_policy * llama_kv_policy_get(const llama_context * ctx) {
     const auto * hw = find(ctx);
-    return hw ? hw->get_plan().policy.get() : nullptr;
+    return hw ? hw->get_setup().policy.get() : nullptr;
 }
 
 int32_t llama_kv_policy_point(const llama_context * ctx) {
     const auto * hw = find(ctx);
-    return hw ? hw->get_plan().ip : -1;
+    return hw ? hw->get_setup().ip : -1;
 }
 
 size_t llama_kv_policy_cache_size(const llama_context * ctx) {
@@ -36,17 +37,17 @@ size_t llama_kv_policy_cache_size(const llama_context * ctx) {
     return res;
 }
 
-size_t llama_kv_policy_head_size(const llama_context * ctx, int32_t row, int32_t ih) {
+size_t llama_kv_policy_head_size(const llama_context * ctx, int32_t jl, int32_t ih) {
     const auto * hw = find(ctx);
     if (!hw) {
         return 0;
     }
 
-    const auto * plan  = hw->get_plan().plan.get();
-    const auto & layer = hwkv_policy_geometry(hw->get_plan().policy.get())->layers[row];
-    const auto * g     = hwkv_plan_group(plan, hwkv_plan_group_of(plan, row, ih));
+    const auto * plan  = hw->get_setup().plan.get();
+    const auto & layer = hwkv_policy_geometry(hw->get_setup().policy.get())->layers[jl];
+    const auto * g     = hwkv_plan_group(plan, hwkv_plan_group_of(plan, jl, ih));
 
-    return (size_t) g->n_cells*hwkv_plan_n_stream(plan)*(ggml_row_size(hw->type_k(), layer.head_dim_k) + ggml_row_size(hw->type_v(), layer.head_dim_v));
+    return (size_t) g->n_cells*hwkv_plan_n_stream(plan)*(hwkv_type_row_size(g->entry.type_k, layer.head_dim_k) + hwkv_type_row_size(g->entry.type_v, layer.head_dim_v));
 }
 
 size_t llama_kv_policy_group_device(const llama_context * ctx, int32_t ig, size_t i, const char ** name) {
@@ -85,7 +86,7 @@ uint64_t llama_kv_policy_mark(const llama_context * ctx, llama_seq_id seq_id, in
 
 const char * llama_kv_policy_state_id(const llama_context * ctx) {
     const auto * hw = find(ctx);
-    return hw ? hw->get_plan().state_id.c_str() : "";
+    return hw ? hw->get_setup().state_id.c_str() : "";
 }
 
 void llama_kv_policy_model_id(const llama_context * ctx, char hex[65]) {
@@ -113,8 +114,17 @@ void llama_kv_policy_cache_text(const llama_context * ctx, char * text, size_t s
     }
 
     const auto & cparams = ctx->get_cparams();
+    const auto * plan    = hw->get_setup().plan.get();
 
-    snprintf(text, size, "K %s, V %s, %u stream%s, flash attention %s, RoPE %g/%g", ggml_type_name(hw->type_k()), ggml_type_name(hw->type_v()),
-            hwkv_plan_n_stream(hw->get_plan().plan.get()), hwkv_plan_n_stream(hw->get_plan().plan.get()) == 1 ? "" : "s",
+    std::string types;
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
+        const auto & entry = hwkv_plan_group(plan, ig)->entry;
+        const std::string pair = std::string("K ") + hwkv_type_name(entry.type_k) + ", V " + hwkv_type_name(entry.type_v) + ", ";
+        if (types.find(pair) == std::string::npos) {
+            types += pair;
+        }
+    }
+
+    snprintf(text, size, "%s%u stream%s, flash attention %s, RoPE %g/%g", types.c_str(), hwkv_plan_n_stream(plan), hwkv_plan_n_stream(plan) == 1 ? "" : "s",
             cparams.flash_attn ? "on" : "off", cparams.rope_freq_base, cparams.rope_freq_scale);
 }

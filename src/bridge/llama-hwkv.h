@@ -11,7 +11,12 @@
 extern "C" {
 #endif
 
-// The plan and the policy of a context, NULL without window groups (no policy, or every head keeps the whole context).
+// A context under an operating point of a policy that is at hand, not in a file. The policy must outlive the context.
+// NULL on failure; the reason goes to the log.
+LLAMA_API struct llama_context * llama_kv_policy_init_from_model(struct llama_model * model, struct llama_context_params params,
+        const struct hwkv_policy * policy, int32_t ip);
+
+// The plan and the policy of a context, NULL without groups (no policy, or one that the plain cache serves).
 // They live as long as the context.
 LLAMA_API const struct hwkv_plan   * llama_kv_policy_plan (const struct llama_context * ctx);
 LLAMA_API const struct hwkv_policy * llama_kv_policy_get  (const struct llama_context * ctx);
@@ -20,8 +25,8 @@ LLAMA_API int32_t                    llama_kv_policy_point(const struct llama_co
 // Bytes of all K and V (and recurrent state) a context holds, with or without a policy.
 LLAMA_API size_t llama_kv_policy_cache_size(const struct llama_context * ctx);
 
-// Allocated bytes of K and V of one head: row of the policy's layers, index of the KV head.
-LLAMA_API size_t llama_kv_policy_head_size(const struct llama_context * ctx, int32_t row, int32_t ih);
+// Allocated bytes of K and V of one head: which of the policy's layers, which KV head.
+LLAMA_API size_t llama_kv_policy_head_size(const struct llama_context * ctx, int32_t jl, int32_t ih);
 
 // Bytes of a group on the i-th device that has some, with the name of its buffers; 0 past the last.
 LLAMA_API size_t llama_kv_policy_group_device(const struct llama_context * ctx, int32_t ig, size_t i, const char ** name);

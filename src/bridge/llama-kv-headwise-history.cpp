@@ -52,7 +52,7 @@ static uint32_t hash_embd(const float * embd, size_t n) {
 bool llama_kv_headwise::remember(const llama_ubatch & ubatch) {
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         // rows of embeddings may be wider, never narrower
-        const uint32_t what = ubatch.token ? (uint32_t) ubatch.token[i] : hash_embd(ubatch.embd + (size_t) i*hp_full.n_embd, hp_full.n_embd);
+        const uint32_t what = ubatch.token ? (uint32_t) ubatch.token[i] : hash_embd(ubatch.embd + (size_t) i*owner->hparams.n_embd, owner->hparams.n_embd);
 
         for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
             if (!hwkv_history_add(&histories[ubatch.seq_id[i][j]], ubatch.pos[i], what)) {

@@ -20,26 +20,22 @@ static void drop(llama_kv_cells & cells, llama_seq_id seq_id, llama_pos p0, llam
     }
 }
 
-llama_pos llama_kv_headwise::keep_from(const group & g, llama_pos first, llama_pos last) const {
-    return std::min(first, last + 1 - (llama_pos) plan->n_rollback) - g.recent + 1;
-}
-
-void llama_kv_headwise::trim(group & g, const std::vector<span> & spans, bool done) const {
-    for (uint32_t s = 0; s < g.kv->get_n_seq_max(); ++s) {
-        auto & cells = g.kv->v_cells[g.kv->seq_to_stream[s]];
+void llama_kv_headwise::trim(const cells & c, const std::vector<pos_range> & ranges, bool done) const {
+    for (uint32_t s = 0; s < c.kv->get_n_seq_max(); ++s) {
+        auto & cells = c.kv->v_cells[c.kv->seq_to_stream[s]];
 
         const llama_pos newest = cells.seq_pos_max(s);
         if (newest < 0) {
             continue;
         }
 
-        llama_pos keep = keep_from(g, newest + 1, newest);
-        if (s < spans.size() && spans[s].first >= 0) {
-            keep = keep_from(g, done ? spans[s].last + 1 : spans[s].first, spans[s].last);
+        llama_pos keep = hwkv_rule_keep_from(c.rule, newest + 1, newest, n_rollback);
+        if (s < ranges.size() && ranges[s].first >= 0) {
+            keep = hwkv_rule_keep_from(c.rule, done ? ranges[s].last + 1 : ranges[s].first, ranges[s].last, n_rollback);
         }
 
-        if (keep > g.sinks) {
-            drop(cells, s, g.sinks, keep);
+        if (keep > c.rule.sinks) {
+            drop(cells, s, c.rule.sinks, keep);
         }
     }
 }
@@ -60,53 +56,53 @@ static void evict_oldest(llama_kv_cells & cells, const llama_ubatch & ubatch, in
     }
 }
 
-uint32_t llama_kv_headwise::n_staged(const group & g, uint32_t n_tokens) const {
-    const bool staged = reserving ? n_tokens > plan->n_rollback : g.staged;
+uint32_t llama_kv_headwise::n_staged(const cells & c, uint32_t n_tokens) const {
+    const bool staged = c.is_ring() && (reserving ? n_tokens > n_rollback : c.staged);
     if (!staged) {
         return 0;
     }
     // GPU kernels want whole blocks of cells
-    return plan->n_pad >= 256 ? GGML_PAD(g.n_kv + n_tokens, plan->n_pad) - g.n_kv : n_tokens;
+    return setup.n_pad >= 256 ? GGML_PAD(c.n_kv + n_tokens, setup.n_pad) - c.n_kv : n_tokens;
 }
 
-void llama_kv_headwise::look(group & g, const llama_ubatch & ubatch) const {
-    g.n_kv = g.kv->get_n_kv(g.sinfo);
+void llama_kv_headwise::look(cells & c, const llama_ubatch & ubatch) const {
+    c.n_kv = c.kv->get_n_kv(c.sinfo);
 
-    g.seen.resize(ubatch.n_seqs_unq);
+    c.seen.resize(ubatch.n_seqs_unq);
     for (uint32_t u = 0; u < ubatch.n_seqs_unq; ++u) {
         const llama_seq_id seq_id = ubatch.seq_id_unq[u];
-        const auto & cells = g.kv->v_cells[g.kv->seq_to_stream[seq_id]];
+        const auto & cells = c.kv->v_cells[c.kv->seq_to_stream[seq_id]];
 
-        g.seen[u].assign(g.n_kv, {});
-        for (uint32_t j = 0; j < g.n_kv; ++j) {
+        c.seen[u].assign(c.n_kv, {});
+        for (uint32_t j = 0; j < c.n_kv; ++j) {
             if (!cells.is_empty(j) && cells.seq_has(j, seq_id)) {
-                g.seen[u][j] = { cells.pos_get(j), cells.ext_get(j) };
+                c.seen[u][j] = { cells.pos_get(j), cells.ext_get(j) };
             }
         }
     }
 }
 
 // the tokens of the is-th stream of the ubatch that stay
-bool llama_kv_headwise::store(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans, uint32_t is, uint32_t n_tokens) {
-    const uint32_t strm = g.sinfo.strm[is];
+bool llama_kv_headwise::store(cells & c, const llama_ubatch & ubatch, const std::vector<pos_range> & ranges, uint32_t is, uint32_t n_tokens) {
+    const uint32_t strm = c.sinfo.strm[is];
 
-    auto & cells = g.kv->v_cells[strm];
-    auto & head  = g.kv->v_heads[strm];
+    auto & cells = c.kv->v_cells[strm];
+    auto & head  = c.kv->v_heads[strm];
 
     for (uint32_t i = is*n_tokens; i < (is + 1)*n_tokens; ++i) {
         const llama_pos pos = ubatch.pos[i];
 
-        bool stays = !g.staged;
+        bool stays = !c.staged;
         for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
-            const auto & span = spans[ubatch.seq_id[i][j]];
-            stays = stays || pos < g.sinks || pos >= keep_from(g, span.last + 1, span.last);
+            const auto & range = ranges[ubatch.seq_id[i][j]];
+            stays = stays || hwkv_rule_keeps(c.rule, hwkv_rule_keep_from(c.rule, range.last + 1, range.last, n_rollback), pos);
         }
         if (!stays) {
             continue;
         }
 
         if (cells.get_used() == cells.size()) {
-            evict_oldest(cells, ubatch, g.sinks, 1);
+            evict_oldest(cells, ubatch, c.rule.sinks, 1);
         }
         if (cells.get_used() == cells.size()) {
             return false;
@@ -132,8 +128,8 @@ bool llama_kv_headwise::store(group & g, const llama_ubatch & ubatch, const std:
             cells.seq_add(head, ubatch.seq_id[i][j]);
         }
 
-        g.tokens.push_back(i);
-        g.rows.push_back((int64_t) strm*cells.size() + head);
+        c.tokens.push_back(i);
+        c.rows.push_back((int64_t) strm*cells.size() + head);
 
         head++;
     }
@@ -141,68 +137,83 @@ bool llama_kv_headwise::store(group & g, const llama_ubatch & ubatch, const std:
     return true;
 }
 
-bool llama_kv_headwise::place(group & g, const llama_ubatch & ubatch, const std::vector<span> & spans) {
-    auto & kv = *g.kv;
+bool llama_kv_headwise::place(cells & c, const llama_ubatch & ubatch, const std::vector<pos_range> & ranges) {
+    auto & kv = *c.kv;
 
-    trim(g, spans, false);
+    trim(c, ranges, false);
 
     // as the owner does: one slot for the whole ubatch, or one for each stream
     const uint32_t n_strm   = kv.get_n_stream() == 1 ? 1 : ubatch.n_seqs_unq;
     const uint32_t n_tokens = ubatch.n_tokens/n_strm;
 
-    g.sinfo = {};
-    g.sinfo.s0 = LLAMA_MAX_SEQ;
-    g.sinfo.s1 = 0;
-    g.sinfo.resize(n_strm);
+    c.sinfo = {};
+    c.sinfo.s0 = LLAMA_MAX_SEQ;
+    c.sinfo.s1 = 0;
+    c.sinfo.resize(n_strm);
 
-    g.staged = false;
+    c.staged = false;
     for (uint32_t is = 0; is < n_strm; ++is) {
         const uint32_t strm = kv.seq_to_stream[ubatch.seq_id_unq[is]];
 
-        g.sinfo.strm[is] = strm;
-        g.sinfo.s0 = std::min<uint32_t>(g.sinfo.s0, strm);
-        g.sinfo.s1 = std::max<uint32_t>(g.sinfo.s1, strm);
+        c.sinfo.strm[is] = strm;
+        c.sinfo.s0 = std::min<uint32_t>(c.sinfo.s0, strm);
+        c.sinfo.s1 = std::max<uint32_t>(c.sinfo.s1, strm);
 
         const auto & cells = kv.v_cells[strm];
-        g.staged = g.staged || cells.get_used() + n_tokens > cells.size();
+        c.staged = c.staged || cells.get_used() + n_tokens > cells.size();
     }
 
-    if (g.staged) {
-        look(g, ubatch);
-        trim(g, spans, true);
+    if (c.staged) {
+        look(c, ubatch);
+        trim(c, ranges, true);
     }
 
-    g.tokens.clear();
-    g.rows.clear();
+    c.tokens.clear();
+    c.rows.clear();
     for (uint32_t is = 0; is < n_strm; ++is) {
-        if (!store(g, ubatch, spans, is, n_tokens)) {
+        if (!store(c, ubatch, ranges, is, n_tokens)) {
             return false;
         }
     }
 
-    if (!g.staged) {
-        look(g, ubatch);
+    if (!c.staged) {
+        look(c, ubatch);
     }
 
     return true;
 }
 
-bool llama_kv_headwise::apply(const llama_ubatch & ubatch) {
+// the owner has placed the tokens in its own cells
+void llama_kv_headwise::follow(cells & c, const slot_info & sinfo) const {
+    c.sinfo = sinfo;
+    c.n_kv  = c.kv->get_n_kv(sinfo);
+
+    c.rows.clear();
+    for (uint32_t is = 0; is < sinfo.n_stream(); ++is) {
+        for (const auto idx : sinfo.idxs[is]) {
+            c.rows.push_back((int64_t) sinfo.strm[is]*c.kv->get_size() + idx);
+        }
+    }
+}
+
+bool llama_kv_headwise::apply(const llama_ubatch & ubatch, const slot_info & sinfo) {
     reserving = false;
 
-    std::vector<span> spans(owner->get_n_seq_max());
+    std::vector<pos_range> ranges(owner->get_n_seq_max());
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         for (int32_t j = 0; j < ubatch.n_seq_id[i]; ++j) {
-            auto & span = spans[ubatch.seq_id[i][j]];
-            span.first = span.first < 0 ? ubatch.pos[i] : std::min(span.first, ubatch.pos[i]);
-            span.last  = std::max(span.last, ubatch.pos[i]);
+            auto & range = ranges[ubatch.seq_id[i][j]];
+            range.first = range.first < 0 ? ubatch.pos[i] : std::min(range.first, ubatch.pos[i]);
+            range.last  = std::max(range.last, ubatch.pos[i]);
         }
     }
 
-    for (auto & g : groups) {
-        if (!place(*g, ubatch, spans)) {
+    for (auto & c : windows) {
+        if (!c->is_ring()) {
+            follow(*c, sinfo);
+        } else if (!place(*c, ubatch, ranges)) {
             LLAMA_LOG_ERROR("%s: window %d: no room for %u tokens in %u cells\n", __func__,
-                    g->recent + g->sinks, ubatch.n_tokens, g->kv->get_size());
+                    hwkv_rule_window(c->rule), ubatch.n_tokens, c->kv->get_size());
             return false;
         }
     }
@@ -213,17 +224,17 @@ bool llama_kv_headwise::apply(const llama_ubatch & ubatch) {
 void llama_kv_headwise::apply_full() {
     reserving = true;
 
-    for (auto & g : groups) {
-        const uint32_t n_stream = g->kv->get_n_stream();
+    for (auto & c : windows) {
+        const uint32_t n_stream = c->kv->get_n_stream();
 
-        g->n_kv = g->kv->get_size();
+        c->n_kv = c->kv->get_size();
 
-        g->sinfo = {};
-        g->sinfo.s0 = 0;
-        g->sinfo.s1 = n_stream - 1;
-        g->sinfo.resize(n_stream);
+        c->sinfo = {};
+        c->sinfo.s0 = 0;
+        c->sinfo.s1 = n_stream - 1;
+        c->sinfo.resize(n_stream);
         for (uint32_t s = 0; s < n_stream; ++s) {
-            g->sinfo.strm[s] = s;
+            c->sinfo.strm[s] = s;
         }
     }
 }

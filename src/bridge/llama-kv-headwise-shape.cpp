@@ -39,17 +39,7 @@ static void add_rows(hwkv_state_part & part, const ggml_tensor * t, uint64_t row
     rows.cell_size = row_size;
 }
 
-void llama_kv_headwise::describe_cache(const llama_kv_cache & kv, hwkv_state_kind kind, bool in_checkpoint, const group * g, hwkv_state_shape & shape) {
-    auto & part = need(hwkv_state_add_part(&shape));
-
-    part.kind          = kind;
-    part.in_checkpoint = in_checkpoint;
-    part.n_stream      = kv.n_stream;
-    part.n_cells       = kv.get_size();
-    part.ext_size      = kv.has_cell_ext() ? sizeof(llama_kv_cell_ext) : 0;
-    part.sinks         = g ? g->sinks  : 0;
-    part.recent        = g ? g->recent : 0;
-
+void llama_kv_headwise::describe_rows(const llama_kv_cache & kv, hwkv_state_part & part) {
     put<80, uint32_t>(part.head, part.head_size, kv.v_trans ? 1 : 0);
     put<80, uint32_t>(part.head, part.head_size, kv.layers.size());
 
@@ -76,6 +66,21 @@ void llama_kv_headwise::describe_cache(const llama_kv_cache & kv, hwkv_state_kin
     }
 }
 
+void llama_kv_headwise::describe_cache(const llama_kv_cache & kv, hwkv_state_kind kind, bool in_checkpoint, hwkv_rule rule, hwkv_state_shape & shape) {
+    auto & part = need(hwkv_state_add_part(&shape));
+
+    part.kind          = kind;
+    part.in_checkpoint = in_checkpoint;
+    part.n_stream      = kv.n_stream;
+    part.n_cells       = kv.get_size();
+    part.ext_size      = kv.has_cell_ext() ? sizeof(llama_kv_cell_ext) : 0;
+    part.rule          = rule;
+
+    describe_rows(kv, part);
+}
+
+static const hwkv_rule FULL = hwkv_rule_of(HWKV_FULL, 0);
+
 void llama_kv_headwise::describe_attn(const llama_kv_cache & kv, bool in_checkpoint, hwkv_state_shape & shape) {
     if (kv.other) {
         return; // another context's cells
@@ -83,19 +88,35 @@ void llama_kv_headwise::describe_attn(const llama_kv_cache & kv, bool in_checkpo
 
     const auto * hw = kv.get_headwise();
 
-    describe_cache(kv, HWKV_STATE_ALL, in_checkpoint && !hw, nullptr, shape);
-    if (!hw) {
-        return;
+    describe_cache(kv, HWKV_STATE_ALL, in_checkpoint && !hw, FULL, shape);
+    if (hw) {
+        hw->describe_groups(shape.n_part - 1, shape);
     }
+}
 
-    auto & part = need(hwkv_state_add_part(&shape));
-    part.kind          = HWKV_STATE_TOKENS;
-    part.in_checkpoint = true;
-    put<80, uint32_t>(part.head, part.head_size, LLAMA_KV_HEADWISE_MAGIC);
-    put(part.head, part.head_size, hw->plan->state_id.data(), hw->plan->state_id.size());
+// after the owner's positions, which are the part i_owner
+void llama_kv_headwise::describe_groups(uint32_t i_owner, hwkv_state_shape & shape) const {
+    auto & tokens = need(hwkv_state_add_part(&shape));
+    tokens.kind          = HWKV_STATE_TOKENS;
+    tokens.in_checkpoint = true;
+    put<80, uint32_t>(tokens.head, tokens.head_size, LLAMA_KV_HEADWISE_MAGIC);
+    put(tokens.head, tokens.head_size, setup.state_id.data(), setup.state_id.size());
 
-    for (const auto & g : hw->groups) {
-        describe_cache(*g->kv, HWKV_STATE_RING, true, g.get(), shape);
+    for (const auto & c : windows) {
+        uint32_t i_cells = i_owner;
+        if (c->is_ring()) {
+            i_cells = shape.n_part;
+            describe_cache(*c->kv, HWKV_STATE_RING, true, c->rule, shape);
+        }
+        for (const auto * g : c->groups) {
+            if (g->kv.get() != c->kv) {
+                auto & part = need(hwkv_state_add_part(&shape));
+                part.kind          = HWKV_STATE_ROWS;
+                part.in_checkpoint = c->is_ring();
+                part.i_cells       = i_cells;
+                describe_rows(*g->kv, part);
+            }
+        }
     }
 }
 
@@ -131,7 +152,7 @@ void llama_kv_headwise::describe_state(llama_memory_i * mem, const llama_hparams
     const auto add_iswa = [&](const llama_kv_cache_iswa & iswa) {
         describe_attn(*iswa.get_base(), false, shape);
         if (!iswa.get_swa()->other) {
-            describe_cache(*iswa.get_swa(), HWKV_STATE_NEWEST, true, nullptr, shape);
+            describe_cache(*iswa.get_swa(), HWKV_STATE_NEWEST, true, FULL, shape);
         }
     };
 

@@ -1,8 +1,6 @@
 #include "llama-kv-headwise.h"
 
 #include "llama-impl.h"
-#include "llama-context.h"
-#include "llama-io.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-memory-hybrid.h"
 #include "llama-memory-hybrid-iswa.h"
@@ -16,88 +14,31 @@
 // construction
 //
 
-// appends a head: one more of the last run, if that leaves it evenly spaced, else a run of its own
-static void add_head(std::vector<llama_kv_head_run> & runs, uint32_t head) {
-    auto * run = runs.empty() ? nullptr : &runs.back();
-    if (run && run->count == 1) {
-        run->step = head - run->first; // two are always evenly spaced
+std::shared_ptr<llama_kv_headwise> llama_kv_headwise::attach(const llama_hparams & hparams, const llama_kv_headwise_setup * setup, llama_memory_t mem_other) {
+    if (mem_other && find(mem_other)) {
+        throw std::runtime_error("KV policy: a draft model cannot share the cache of a model with window groups");
     }
-    if (run && head == run->first + run->count*run->step) {
-        run->count++;
-    } else {
-        runs.push_back({ head, 1, 1 });
-    }
+    return setup ? std::make_shared<llama_kv_headwise>(hparams, *setup) : nullptr;
 }
 
-// where every head of a layer is; inside a group heads ascend
-static std::vector<llama_kv_head_span> spans_of(const std::vector<std::vector<llama_kv_head_run>> & runs, uint32_t n_head) {
-    std::vector<uint32_t> src_of(n_head);
+llama_kv_headwise::llama_kv_headwise(const llama_hparams & hparams, const llama_kv_headwise_setup & setup) :
+    setup(setup), n_rollback(hwkv_plan_params_of(setup.plan.get())->n_rollback), layers(hparams.n_layer_all) {
+    const auto * plan = setup.plan.get();
+    const auto * geo  = hwkv_policy_geometry(setup.policy.get());
 
-    uint32_t n_src = 0;
-    for (const auto & group : runs) {
-        for (const auto & run : group) {
-            for (uint32_t i = 0; i < run.count; ++i) {
-                src_of[run.first + i*run.step] = n_src;
-            }
-        }
-        n_src += !group.empty();
-    }
+    for (int32_t jl = 0; jl < geo->n_full; ++jl) {
+        auto & layer = layers[geo->layers[jl].il];
 
-    std::vector<llama_kv_head_span> res;
-    std::vector<uint32_t> n_done(n_src, 0);
-    for (uint32_t head = 0; head < n_head; ++head) {
-        const uint32_t src = src_of[head];
-        if (res.empty() || res.back().src != src) {
-            res.push_back({ src, n_done[src], head, 0 });
-        }
-        res.back().count++;
-        n_done[src]++;
-    }
-    return res;
-}
+        layer.src    = geo->layers[jl].il;
+        layer.n_head = geo->layers[jl].n_head_kv;
 
-llama_kv_headwise::llama_kv_headwise(const llama_hparams & hparams, std::shared_ptr<llama_kv_headwise_plan> plan) :
-    plan(std::move(plan)), hp_full(hparams) {
-    const auto * p   = this->plan->plan.get();
-    const auto * geo = hwkv_policy_geometry(this->plan->policy.get());
-
-    if (hwkv_plan_group(p, 0)->window == HWKV_FULL) {
-        ig_full = 0;
-    }
-
-    layers.resize(hparams.n_layer_all);
-
-    for (int32_t row = 0; row < geo->n_full; ++row) {
-        const uint32_t il = geo->layers[row].il;
-
-        auto & layer = layers[il];
-        layer.src = il;
-        layer.runs.resize(hwkv_plan_n_group(p));
-
-        for (int32_t ig = 0; ig < hwkv_plan_n_group(p); ++ig) {
+        for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
             int32_t n_head = 0;
-            const int32_t * heads = hwkv_plan_heads(p, ig, row, &n_head);
-
-            for (int32_t i = 0; i < n_head; ++i) {
-                add_head(layer.runs[ig], heads[i]);
-            }
-
-            if (ig == ig_full) {
-                hp_full.n_head_kv_arr[il] = n_head;
-            }
+            const int32_t * heads = hwkv_plan_heads(plan, ig, jl, &n_head);
+            layer.runs.push_back(llama_kv_heads_runs(heads, n_head));
         }
-
-        if (ig_full < 0) {
-            hp_full.n_head_kv_arr[il] = 0;
-        }
-
-        layer.n_head = geo->layers[row].n_head_kv;
-        layer.spans  = spans_of(layer.runs, layer.n_head);
+        layer.spans = llama_kv_heads_spans(layer.runs, layer.n_head);
     }
-}
-
-bool llama_kv_headwise::skip(uint32_t il) const {
-    return layers[il].src == (int32_t) il && hp_full.n_head_kv_arr[il] == 0;
 }
 
 void llama_kv_headwise::init(llama_kv_cache & kv, const llama_model & model, const owner_params & params, const llama_memory_i::layer_reuse_cb & reuse) {
@@ -105,52 +46,8 @@ void llama_kv_headwise::init(llama_kv_cache & kv, const llama_model & model, con
 
     histories = std::make_unique<llama_kv_history[]>(params.n_seq_max);
 
-    const auto * p = plan->plan.get();
-
-    for (int32_t ig = 0; ig < hwkv_plan_n_group(p); ++ig) {
-        if (ig == ig_full) {
-            continue;
-        }
-
-        const auto * pg = hwkv_plan_group(p, ig);
-
-        auto g = std::make_unique<group>();
-
-        g->ig      = ig;
-        g->sinks   = plan->sinks;
-        g->recent  = pg->window - plan->sinks;
-        g->hparams = model.hparams;
-
-        for (uint32_t il = 0; il < layers.size(); ++il) {
-            if (layers[il].src != (int32_t) il) {
-                continue;
-            }
-
-            uint32_t n_head = 0;
-            for (const auto & run : layers[il].runs[ig]) {
-                n_head += run.count;
-            }
-            g->hparams.n_head_kv_arr[il] = n_head;
-        }
-
-        const auto filter = [&](int32_t il) {
-            return layers[il].src == il && !layers[il].runs[ig].empty();
-        };
-
-        const std::string tag = format("w%d_", pg->window);
-
-        try {
-            // the window is enforced by placement and mask, so to the child every cell counts
-            g->kv = std::make_unique<llama_kv_cache>(
-                    model, g->hparams, params.type_k, params.type_v,
-                    /*v_trans =*/ false, params.offload, params.unified, pg->n_cells, params.n_seq_max, params.n_pad,
-                    0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr, tag.c_str());
-        } catch (const std::exception & e) {
-            throw std::runtime_error(format("KV policy: window %d: cannot allocate %.2f MiB: %s", pg->window,
-                        (pg->k_size + pg->v_size)/1024.0/1024.0, e.what()));
-        }
-
-        groups.push_back(std::move(g));
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(setup.plan.get()); ++ig) {
+        add_group(ig, model, params);
     }
 
     // layers that reuse another layer's cache follow its groups
@@ -163,38 +60,77 @@ void llama_kv_headwise::init(llama_kv_cache & kv, const llama_model & model, con
         }
     }
 
-    // one rotation for all groups: the owner's, which is the plain cache's, unless it holds nothing
-    if (kv.layers.empty()) {
-        const auto & kv0 = *groups[0]->kv;
-
-        kv.n_embd_head_k_all = kv0.n_embd_head_k_all;
-        kv.n_embd_head_v_all = kv0.n_embd_head_v_all;
-        kv.attn_rot_k        = kv0.attn_rot_k;
-        kv.attn_rot_v        = kv0.attn_rot_v;
-        kv.attn_rot_hadamard = kv0.attn_rot_hadamard;
-    }
-    for (auto & g : groups) {
-        g->kv->n_embd_head_k_all = kv.n_embd_head_k_all;
-        g->kv->n_embd_head_v_all = kv.n_embd_head_v_all;
-        g->kv->attn_rot_k        = kv.attn_rot_k;
-        g->kv->attn_rot_v        = kv.attn_rot_v;
-        g->kv->attn_rot_hadamard = kv.attn_rot_hadamard;
-    }
-
     apply_full();
     check_size();
 }
 
+llama_kv_headwise::cells & llama_kv_headwise::cells_of(hwkv_rule rule) {
+    for (const auto & c : windows) {
+        if (hwkv_rule_window(c->rule) == hwkv_rule_window(rule)) {
+            return *c;
+        }
+    }
+
+    windows.push_back(std::make_unique<cells>());
+
+    auto & res = *windows.back();
+    res.rule = rule;
+    res.kv   = res.is_ring() ? nullptr : owner; // a ring is kept by its first store
+    return res;
+}
+
+void llama_kv_headwise::add_group(int32_t ig, const llama_model & model, const owner_params & params) {
+    const auto * pg   = hwkv_plan_group(setup.plan.get(), ig);
+    const auto   rule = hwkv_rule_of(pg->entry.window, hwkv_policy_sinks(setup.policy.get()));
+
+    auto g = std::make_unique<group>();
+
+    g->ig      = ig;
+    g->at      = &cells_of(rule);
+    g->hparams = model.hparams;
+    for (uint32_t il = 0; il < layers.size(); ++il) {
+        if (layers[il].src == (int32_t) il) {
+            g->hparams.n_head_kv_arr[il] = 0;
+            for (const auto & run : layers[il].runs[ig]) {
+                g->hparams.n_head_kv_arr[il] += run.count;
+            }
+        }
+    }
+
+    const auto filter = [&](int32_t il) {
+        return layers[il].src == il && !layers[il].runs[ig].empty();
+    };
+
+    const std::string tag = format("g%d_", ig);
+
+    try {
+        // the window is enforced by placement and mask, so to the store every cell counts
+        g->kv = std::make_unique<llama_kv_cache>(
+                model, g->hparams, llama_kv_headwise_ggml_type(pg->entry.type_k), llama_kv_headwise_ggml_type(pg->entry.type_v),
+                /*v_trans =*/ false, params.offload, params.unified, pg->n_cells, params.n_seq_max, params.n_pad,
+                0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr, tag.c_str(), nullptr, g->at->kv);
+    } catch (const std::exception & e) {
+        const auto window = hwkv_rule_is_full(rule) ? std::string("full") : std::to_string(pg->entry.window);
+        throw std::runtime_error(format("KV policy: window %s: cannot allocate %.2f MiB: %s", window.c_str(), (pg->k_size + pg->v_size)/1024.0/1024.0, e.what()));
+    }
+
+    if (!g->at->kv) {
+        g->at->kv = g->kv.get();
+    }
+    g->at->groups.push_back(g.get());
+    groups.push_back(std::move(g));
+}
+
 void llama_kv_headwise::check_size() const {
-    size_t allocated = owner->size_k_bytes() + owner->size_v_bytes();
+    size_t allocated = 0;
     for (const auto & g : groups) {
         allocated += g->kv->size_k_bytes() + g->kv->size_v_bytes();
     }
 
-    const size_t size = hwkv_plan_size(plan->plan.get());
+    const size_t size = hwkv_plan_size(setup.plan.get());
 
-    LLAMA_LOG_INFO("%s: KV policy %s, operating point \"%s\": %zu windows, %.2f MiB, plain cache %.2f MiB\n", __func__, plan->path.c_str(),
-            plan->point.c_str(), groups.size() + (ig_full >= 0), size/1024.0/1024.0, hwkv_plan_size_plain(plan->plan.get())/1024.0/1024.0);
+    LLAMA_LOG_INFO("%s: KV policy %s, operating point \"%s\": %zu groups, %.2f MiB, plain cache %.2f MiB\n", __func__, setup.path.c_str(),
+            setup.point.c_str(), groups.size(), size/1024.0/1024.0, hwkv_plan_size_plain(setup.plan.get())/1024.0/1024.0);
 
     if (allocated != size) {
         throw std::runtime_error(format("KV policy: %zu bytes are allocated, but %zu were predicted", allocated, size));
@@ -217,9 +153,24 @@ llama_kv_headwise * llama_kv_headwise::find(llama_memory_i * mem) {
     return nullptr;
 }
 
+void llama_kv_headwise::check_taken(const llama_kv_headwise_setup * setup, llama_memory_i * mem) {
+    if (setup && !find(mem)) {
+        throw std::runtime_error("KV policy: this model's memory has no cache that can take it");
+    }
+}
+
 //
 // sequences
 //
+
+template <typename F>
+void llama_kv_headwise::for_rings(F && fn) const {
+    for (const auto & c : windows) {
+        if (c->is_ring()) {
+            fn(*c->kv);
+        }
+    }
+}
 
 // as llama.cpp reads a range: negative is open
 static llama_pos range_begin(llama_pos p0) {
@@ -238,25 +189,19 @@ void llama_kv_headwise::clear(bool data) {
 }
 
 void llama_kv_headwise::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
-    for (auto & g : groups) {
-        g->kv->seq_rm(seq_id, p0, p1);
-    }
+    for_rings([&](llama_kv_cache & kv) { kv.seq_rm(seq_id, p0, p1); });
     for_sequences(seq_id, [&](hwkv_history & h) { hwkv_history_remove(&h, range_begin(p0), range_end(p1)); });
 }
 
 void llama_kv_headwise::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) {
-    for (auto & g : groups) {
-        g->kv->seq_cp(seq_id_src, seq_id_dst, p0, p1);
-    }
+    for_rings([&](llama_kv_cache & kv) { kv.seq_cp(seq_id_src, seq_id_dst, p0, p1); });
     if (!hwkv_history_copy(&histories[seq_id_dst], &histories[seq_id_src], range_begin(p0), range_end(p1))) {
         hwkv_history_free(&histories[seq_id_dst]); // rows of unknown tokens serve no prompt
     }
 }
 
 void llama_kv_headwise::seq_keep(llama_seq_id seq_id) {
-    for (auto & g : groups) {
-        g->kv->seq_keep(seq_id);
-    }
+    for_rings([&](llama_kv_cache & kv) { kv.seq_keep(seq_id); });
     for_sequences(-1, [&](hwkv_history & h) {
         if (&h != &histories[seq_id]) {
             hwkv_history_free(&h);
@@ -265,30 +210,23 @@ void llama_kv_headwise::seq_keep(llama_seq_id seq_id) {
 }
 
 void llama_kv_headwise::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos shift) {
-    for (auto & g : groups) {
-        g->kv->seq_add(seq_id, p0, p1, shift);
-    }
+    for_rings([&](llama_kv_cache & kv) { kv.seq_add(seq_id, p0, p1, shift); });
     for_sharing(seq_id, [&](hwkv_history & h) { hwkv_history_shift(&h, range_begin(p0), range_end(p1), shift); });
 }
 
 void llama_kv_headwise::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
-    for (auto & g : groups) {
-        g->kv->seq_div(seq_id, p0, p1, d);
-    }
+    for_rings([&](llama_kv_cache & kv) { kv.seq_div(seq_id, p0, p1, d); });
     for_sharing(seq_id, [&](hwkv_history & h) { hwkv_history_divide(&h, range_begin(p0), range_end(p1), d); });
 }
 
-// p attends to the sinks and to [p - recent + 1, p)
-bool llama_kv_headwise::holds_window(const group & g, llama_seq_id seq_id, llama_pos p) const {
-    const llama_pos lo = std::max(0, p - g.recent + 1);
-
-    int64_t n_missing = p - lo + std::min(g.sinks, lo);
+bool llama_kv_headwise::holds_window(const cells & c, llama_seq_id seq_id, llama_pos p) const {
+    int64_t n_missing = hwkv_rule_n_needed(c.rule, p);
 
     llama_pos last = -1;
-    for (const auto & [pos, idx] : g.kv->get_cells(seq_id).seq_pos_get(seq_id)) {
+    for (const auto & [pos, idx] : c.kv->get_cells(seq_id).seq_pos_get(seq_id)) {
         GGML_UNUSED(idx);
         // tokens of an image share a position
-        if (pos != last && pos < p && (pos >= lo || pos < g.sinks)) {
+        if (pos != last && pos < p && hwkv_rule_sees(c.rule, p, pos)) {
             n_missing--;
         }
         last = pos;
@@ -319,14 +257,27 @@ bool llama_kv_headwise::can_resume(llama_memory_i * mem, llama_seq_id seq_id, ll
     return !hw || hw->lost_window(seq_id, p) == HWKV_FULL;
 }
 
+int32_t llama_kv_headwise::lost_window(llama_seq_id seq_id, llama_pos p) const {
+    for (const auto & c : windows) {
+        if (c->is_ring() && !holds_window(*c, seq_id, p)) {
+            return hwkv_rule_window(c->rule);
+        }
+    }
+    return HWKV_FULL;
+}
+
 llama_pos llama_kv_headwise::seq_pos_min(llama_seq_id seq_id) const {
     llama_pos res = owner->get_cells(seq_id).seq_pos_min(seq_id);
     if (res < 0) {
         return res;
     }
 
-    for (const auto & g : groups) {
-        const auto & held = g->kv->get_cells(seq_id).seq_pos_get(seq_id);
+    for (const auto & c : windows) {
+        if (!c->is_ring()) {
+            continue;
+        }
+
+        const auto & held = c->kv->get_cells(seq_id).seq_pos_get(seq_id);
 
         // the lowest position from which everything up to the newest is there
         llama_pos lo = owner->get_cells(seq_id).seq_pos_max(seq_id) + 1;
@@ -336,19 +287,11 @@ llama_pos llama_kv_headwise::seq_pos_min(llama_seq_id seq_id) const {
 
         // how far the first positions reach
         llama_pos n_first = 0;
-        for (auto it = held.begin(); it != held.end() && it->first <= n_first && n_first < g->sinks; ++it) {
+        for (auto it = held.begin(); it != held.end() && it->first <= n_first && n_first < c->rule.sinks; ++it) {
             n_first = it->first + 1;
         }
 
-        if (lo <= n_first) {
-            continue; // nothing is missing
-        }
-        if (n_first < g->sinks) {
-            return std::numeric_limits<llama_pos>::max(); // without its sinks a head cannot be continued exactly
-        }
-
-        // lo + recent - 1 is the first position whose window is whole
-        res = std::max(res, lo + g->recent - 2);
+        res = std::max(res, hwkv_rule_pos_min(c->rule, lo, n_first));
     }
 
     return res;
@@ -372,40 +315,50 @@ void llama_kv_headwise::memory_breakdown(std::map<ggml_backend_buffer_type_t, si
     }
 }
 
-bool llama_kv_headwise::update(llama_context * lctx, bool do_shift) {
-    for (auto & g : groups) {
-        auto sc_info = std::move(g->kv->sc_info);
-        g->kv->sc_info = {};
+bool llama_kv_headwise::update(llama_context * lctx, const llama_kv_cache::stream_copy_info & sc_info) {
+    bool res = false;
 
-        g->kv->update(lctx, g->kv->get_has_shift(), sc_info);
-    }
+    for (const auto & c : windows) {
+        auto & keeper = *c->kv;
 
-    if (do_shift && owner->layers.empty()) {
-        for (auto & cells : owner->v_cells) {
-            cells.reset_shift();
+        auto copies = sc_info;
+        if (c->is_ring()) {
+            copies = std::move(keeper.sc_info);
+            keeper.sc_info = {};
         }
-        return false;
+
+        // a store's update ends the shift of the cells, which the next store over them still needs
+        const bool shift  = keeper.get_has_shift();
+        const bool shared = c->groups.size() > 1;
+        const auto before = shift && shared ? keeper.v_cells : llama_kv_cells_vec();
+
+        for (const auto * g : c->groups) {
+            if (shift && shared) {
+                keeper.v_cells = before;
+            }
+            res = g->kv->update(lctx, shift, copies) || res;
+        }
     }
 
-    return do_shift;
+    // no store has done it where no head has full history
+    for (auto & cells : owner->v_cells) {
+        cells.reset_shift();
+    }
+
+    return res;
 }
 
-const llama_kv_cache * llama_kv_headwise::cache_of(int32_t ig) const {
-    for (const auto & g : groups) {
-        if (g->ig == ig) {
-            return g->kv.get();
-        }
-    }
-    return ig == ig_full ? owner : nullptr;
-}
+//
+// what it tells
+//
 
 size_t llama_kv_headwise::group_device(int32_t ig, size_t i, const char ** name) const {
-    const auto * kv = cache_of(ig);
-    if (!kv || i >= kv->ctxs_bufs.size()) {
+    const auto & bufs = groups[ig]->kv->ctxs_bufs;
+    if (i >= bufs.size()) {
         return 0;
     }
 
-    const auto & [ctx, buf] = kv->ctxs_bufs[i];
+    const auto & [ctx, buf] = bufs[i];
 
     size_t res = 0;
     for (auto * t = ggml_get_first_tensor(ctx.get()); t; t = ggml_get_next_tensor(ctx.get(), t)) {
@@ -419,80 +372,12 @@ size_t llama_kv_headwise::group_device(int32_t ig, size_t i, const char ** name)
 
 uint32_t llama_kv_headwise::n_cells_used(int32_t ig) const {
     uint32_t res = 0;
-
-    if (const auto * kv = cache_of(ig)) {
-        for (const auto & cells : kv->v_cells) {
-            res += cells.get_used();
-        }
+    for (const auto & cells : groups[ig]->at->kv->v_cells) {
+        res += cells.get_used();
     }
-
     return res;
 }
 
 uint32_t llama_kv_headwise::n_cells_used(int32_t ig, llama_seq_id seq_id) const {
-    const auto * kv = cache_of(ig);
-    return kv ? kv->get_cells(seq_id).seq_pos_get(seq_id).size() : 0;
-}
-
-int32_t llama_kv_headwise::lost_window(llama_seq_id seq_id, llama_pos p) const {
-    for (const auto & g : groups) {
-        if (!holds_window(*g, seq_id, p)) {
-            return g->recent + g->sinks;
-        }
-    }
-    return HWKV_FULL;
-}
-
-// every policy has a finite window, and every group the owner's types
-ggml_type llama_kv_headwise::type_k() const {
-    return groups[0]->kv->type_k();
-}
-
-ggml_type llama_kv_headwise::type_v() const {
-    return groups[0]->kv->type_v();
-}
-
-//
-// state
-//
-
-void llama_kv_headwise::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
-    const uint32_t magic = LLAMA_KV_HEADWISE_MAGIC;
-
-    io.write(&magic, sizeof(magic));
-    io.write(plan->state_id.data(), plan->state_id.size());
-
-    write_histories(io, seq_id, flags);
-
-    for (const auto & g : groups) {
-        trim(*g, {}, true);
-        g->kv->state_write(io, seq_id, flags);
-    }
-}
-
-void llama_kv_headwise::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
-    uint32_t    magic = 0;
-    std::string id(plan->state_id.size(), '\0');
-
-    io.read(&magic, sizeof(magic));
-    if (magic == LLAMA_KV_HEADWISE_MAGIC) {
-        io.read(id.data(), id.size());
-    }
-    if (id != plan->state_id) {
-        throw std::runtime_error("the state was saved under another KV policy");
-    }
-
-    try {
-        read_histories(io, seq_id, flags);
-
-        for (const auto & g : groups) {
-            // room for what comes: the other sequences keep only what they need
-            trim(*g, {}, true);
-            g->kv->state_read(io, seq_id, flags);
-        }
-    } catch (...) {
-        // half a state is none
-        owner->state_clear(seq_id);
-        throw;
-    }
+    return groups[ig]->at->kv->get_cells(seq_id).seq_pos_get(seq_id).size();
 }

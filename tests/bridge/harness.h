@@ -34,6 +34,8 @@ struct options {
     uint32_t seed;
     int32_t  window_error; // added to the finite windows of the reference: then the comparison must fail
     bool     plain;        // the context has no policy; the reference still has it
+    const char * types;    // of the heads in turn, instead of the cache's: "f16,q4_0"
+    int32_t  type_error;   // the reference gives each head the type of the so many-th after it: then the comparison must fail
 };
 
 struct reference {
@@ -48,6 +50,7 @@ struct reference {
     int32_t                    n_batch;
     int32_t                    n;         // tokens so far
     int32_t                    first;     // number of the first one of the current batch
+    int32_t                    n_now;     // tokens of it
     int32_t                    n_masked;  // attention nodes of it that got a mask
     int32_t                    n_divided; // tokens there were when the positions were divided
     float                    * logits;    // of the last run
@@ -62,10 +65,15 @@ struct difference {
 
 uint32_t random_below(uint32_t * state, uint32_t n);
 
-struct llama_context * make_context(struct llama_model * model, const struct options * opt);
+// policy: one that is at hand, NULL for the file of the options
+struct llama_context * make_context(struct llama_model * model, const struct options * opt, const struct hwkv_policy * policy);
+// the same as a policy with types of the heads' own
+struct hwkv_policy   * typed_policy(const struct hwkv_policy * policy, int32_t ip, const char * types);
 
 void reference_init(struct reference * ref, struct llama_model * model, const struct options * opt, const struct hwkv_policy * policy, int32_t ip);
 void reference_free(struct reference * ref);
+// Rounds the rows of the jl-th full-attention layer's cache of floats, each head's as its type does.
+void round_heads(const struct reference * ref, int32_t jl, struct ggml_tensor * cache, bool is_k);
 void reference_clear(struct reference * ref);
 // Runs more tokens and returns the logits of the last n_out of them, [n_out][n_vocab].
 const float * reference_append(struct reference * ref, const llama_token * tokens, int32_t n, int32_t n_out);

@@ -6,7 +6,8 @@
 //   hash     a hash of all logits, with or without a policy (no reference)
 //   shift    the front of the context is dropped and the rest moved up, or all positions are divided (--div)
 //   plan     what is allocated against what was predicted
-// --window-error N makes the finite windows of the reference longer, --plain on takes the policy from the context only: to see
+// --types LIST gives the heads cache types of their own, in turn, which no policy file can do.
+// --window-error N makes the finite windows of the reference longer, --type-error N gives the types to other heads, --plain on takes the policy from the context only: to see
 // that a comparison can fail, and what llama.cpp's own cache does with the same operations.
 
 #include "harness.h"
@@ -59,6 +60,8 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "--window-error") == 0) { opt->window_error = atoi(value); }
         else if (strcmp(key, "--copies") == 0) { opt->copies = strcmp(value, "on") == 0; }
         else if (strcmp(key, "--plain") == 0) { opt->plain    = strcmp(value, "on") == 0; }
+        else if (strcmp(key, "--types") == 0) { opt->types    = value; }
+        else if (strcmp(key, "--type-error") == 0) { opt->type_error = atoi(value); }
         else if (strcmp(key, "-s")    == 0) { opt->seed       = (uint32_t) atoi(value); }
         else {
             fprintf(stderr, "bridge-test: unknown option %s\n", key);

@@ -34,8 +34,8 @@ static void fill_row(const struct reference * ref, ggml_fp16_t * row, int64_t n_
     }
 }
 
-static void fill_mask(struct reference * ref, int32_t row, int64_t n_kv, int64_t n_tokens, int64_t n_head) {
-    const struct hwkv_layer * layer = &hwkv_policy_geometry(ref->policy)->layers[row];
+static void fill_mask(struct reference * ref, int32_t jl, int64_t n_kv, int64_t n_tokens, int64_t n_head) {
+    const struct hwkv_layer * layer = &hwkv_policy_geometry(ref->policy)->layers[jl];
     const struct hwkv_point * point = hwkv_policy_point(ref->policy, ref->ip);
     const int64_t ratio = n_head / layer->n_head_kv;
     struct ggml_tensor * mask = ref->mask;
@@ -51,7 +51,7 @@ static void fill_mask(struct reference * ref, int32_t row, int64_t n_kv, int64_t
     }
     for (int64_t h = 0; h < n_head; h++) {
         ggml_fp16_t * rows = (ggml_fp16_t *) mask->data + h * n_tokens * n_kv;
-        const int32_t w = point->windows[hwkv_policy_unit(ref->policy, row, (int32_t) (h / ratio))];
+        const int32_t w = hwkv_policy_codebook(ref->policy, NULL)[point->entries[hwkv_policy_unit(ref->policy, jl, (int32_t) (h / ratio))]].window;
         if (h % ratio > 0) { // the query heads of a KV head see the same
             memcpy(rows, rows - n_tokens * n_kv, (size_t) (n_tokens * n_kv) * sizeof(*rows));
             continue;
@@ -62,25 +62,39 @@ static void fill_mask(struct reference * ref, int32_t row, int64_t n_kv, int64_t
     }
 }
 
-// The row of the policy whose cache an attention node reads, -1 for nodes and layers without windows. The name of K tells
-// the layer: not always that of the node, since layers can share a cache.
-static int32_t row_of_node(const struct hwkv_geometry * geo, const struct ggml_tensor * k) {
+// Which of the policy's layers a tensor of the cache belongs to, by its name, -1 if none. Layers can share a cache, so the name of
+// the node that reads it does not tell.
+static int32_t layer_of(const struct hwkv_geometry * geo, const struct ggml_tensor * t, const char * format) {
     int il = -1;
-    if (!k || sscanf(k->name, "cache_k_l%d", &il) != 1) {
+    if (!t || sscanf(t->name, format, &il) != 1) {
         return -1;
     }
-    for (int32_t row = 0; row < geo->n_full; row++) {
-        if (geo->layers[row].il == il) {
-            return row;
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        if (geo->layers[jl].il == il) {
+            return jl;
         }
     }
     return -1;
+}
+
+// Where heads have types of their own, what a layer has stored is rounded before its attention reads it.
+static bool on_stored(struct reference * ref, struct ggml_tensor * t, bool ask) {
+    const struct hwkv_geometry * geo = hwkv_policy_geometry(ref->policy);
+    const int32_t jl_k = layer_of(geo, t, "cache_k_l%d");
+    const int32_t jl_v = layer_of(geo, t, "cache_v_l%d");
+    if (!ask) {
+        round_heads(ref, jl_k >= 0 ? jl_k : jl_v, t, jl_k >= 0);
+    }
+    return jl_k >= 0 || jl_v >= 0;
 }
 
 // Asked before a node is computed: attention gets its mask then. It is computed at once, so that the next layer can use
 // the same memory.
 static bool on_node(struct ggml_tensor * t, bool ask, void * user_data) {
     struct reference * ref = user_data;
+    if (t->op == GGML_OP_SET_ROWS && ref->opt->types) {
+        return on_stored(ref, t, ask);
+    }
     if (!ask) {
         return true;
     }
@@ -90,11 +104,11 @@ static bool on_node(struct ggml_tensor * t, bool ask, void * user_data) {
     }
     const struct ggml_tensor * k = is_flash ? t->src[1] : t->src[0]->src[0];
     const struct ggml_tensor * q = is_flash ? t->src[0] : t;
-    const int32_t row = row_of_node(hwkv_policy_geometry(ref->policy), k);
-    if (row < 0) {
+    const int32_t jl = layer_of(hwkv_policy_geometry(ref->policy), k, "cache_k_l%d");
+    if (jl < 0) {
         return false;
     }
-    fill_mask(ref, row, k->ne[1], q->ne[1], q->ne[2]);
+    fill_mask(ref, jl, k->ne[1], q->ne[1], q->ne[2]);
     t->src[is_flash ? 3 : 1] = ref->mask;
     ref->n_masked++;
     return true;
@@ -110,7 +124,8 @@ void reference_init(struct reference * ref, struct llama_model * model, const st
 
     // the plain computation, but for quantized V, which llama.cpp has only with flash attention: there batches of another
     // size may take another kernel, which rounds otherwise
-    const bool flash_attn = opt->flash_attn && ggml_is_quantized(opt->type_v);
+    // (types of the heads' own need it too: without it V is transposed, and its rows cannot be rounded)
+    const bool flash_attn = opt->flash_attn && (opt->types || ggml_is_quantized(opt->type_v));
     ref->n_batch = flash_attn ? (int32_t) opt->n_ubatch : 512;
 
     struct llama_context_params p = llama_context_default_params();
@@ -166,6 +181,7 @@ const float * reference_append(struct reference * ref, const llama_token * token
         const int32_t before = n - at - n_now; // outputs that later batches give
         const int32_t n_want = n_out > before ? (n_out - before < n_now ? n_out - before : n_now) : 0;
         ref->first    = ref->n;
+        ref->n_now    = n_now;
         ref->n_masked = 0;
         if (decode_tokens(ref->ctx, tokens + at, n_now, next + at, 0, n_want) != 0) {
             die("the reference failed to decode");

@@ -30,15 +30,20 @@ int run_compare(struct llama_model * model, const struct options * opt) {
         at += n_now;
     }
     const struct hwkv_plan * plan = llama_kv_policy_plan(b.ctx);
+    const int32_t n_group = plan ? hwkv_plan_n_group(plan) : 0;
+    int32_t n_full = 0;
+    for (int32_t ig = 0; ig < n_group; ig++) {
+        n_full += hwkv_plan_group(plan, ig)->entry.window == HWKV_FULL;
+    }
     print_difference(&b.diff);
-    printf(", \"groups\": %d}\n", plan ? hwkv_plan_n_group(plan) : 0);
+    printf(", \"groups\": %d, \"full_groups\": %d}\n", n_group, n_full);
     bench_free(&b);
     free(tokens);
     return 0;
 }
 
 int run_plan(struct llama_model * model, const struct options * opt) {
-    struct llama_context   * ctx  = make_context(model, opt);
+    struct llama_context   * ctx  = make_context(model, opt, NULL);
     const struct hwkv_plan * plan = llama_kv_policy_plan(ctx);
     printf("{\"predicted\": %llu, \"plain\": %llu, \"cache\": %zu}\n", plan ? (unsigned long long) hwkv_plan_size(plan) : 0ull,
            plan ? (unsigned long long) hwkv_plan_size_plain(plan) : 0ull, llama_kv_policy_cache_size(ctx));
@@ -51,7 +56,7 @@ int run_hash(struct llama_model * model, const struct options * opt) {
     const int32_t n       = opt->n_prompt + opt->n_decode;
     const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     llama_token * tokens  = random_tokens(model, n, opt->seed);
-    struct llama_context * ctx = make_context(model, opt);
+    struct llama_context * ctx = make_context(model, opt, NULL);
     struct hwkv_sha256 s;
     hwkv_sha256_init(&s);
     for (int32_t at = 0; at < n;) {

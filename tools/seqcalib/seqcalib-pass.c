@@ -11,7 +11,7 @@
 
 struct sc_pass {
     const struct sc_input * in;
-    int32_t row;
+    int32_t jl;
     int32_t first; // layers as in struct llama_hwkv_part
     int32_t last;
 
@@ -48,9 +48,9 @@ static int make_prefix(struct sc_pass * pass, const int32_t * entries, struct hw
     if (!prefix) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
-    for (int32_t row = 0, i = 0; row < geo->n_full; row++) {
-        const bool frozen = row < pass->row && (in->naive || row == pass->row - 1);
-        for (int32_t ih = 0; ih < geo->layers[row].n_head_kv; ih++, i++) {
+    for (int32_t jl = 0, i = 0; jl < geo->n_full; jl++) {
+        const bool frozen = jl < pass->jl && (in->naive || jl == pass->jl - 1);
+        for (int32_t ih = 0; ih < geo->layers[jl].n_head_kv; ih++, i++) {
             prefix[i] = frozen ? entries[i] : in->n_codebook - 1;
         }
     }
@@ -78,7 +78,7 @@ struct llama_context * sc_context_new(const struct sc_input * in, const struct h
     return policy ? llama_kv_policy_init_from_model(in->model, params, policy, ip) : llama_init_from_model(in->model, params);
 }
 
-int sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t row, const int32_t * entries, struct hwkv_error * err) {
+int sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t jl, const int32_t * entries, struct hwkv_error * err) {
     *out = NULL;
 
     struct sc_pass * pass = calloc(1, sizeof(*pass));
@@ -86,9 +86,9 @@ int sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t row,
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     pass->in    = in;
-    pass->row   = row;
-    pass->first = in->naive || row == 0 ? 0 : in->geo->layers[row - 1].il;
-    pass->last  = in->geo->layers[row].il;
+    pass->jl   = jl;
+    pass->first = in->naive || jl == 0 ? 0 : in->geo->layers[jl - 1].il;
+    pass->last  = in->geo->layers[jl].il;
 
     int status = make_prefix(pass, entries, err);
     if (status == HWKV_OK) {
@@ -143,10 +143,10 @@ static int trace_alloc(const struct sc_pass * pass, struct sc_trace * trace, str
     trace->k   = malloc(elements(s->n_head_kv, in->n_ctx, s->head_dim_k));
     trace->v   = malloc(elements(s->n_head_kv, in->n_ctx, s->head_dim_v));
     trace->out = malloc(elements(trace->n_check, s->n_head, s->head_dim_v));
-    if (s->has_sinks) {
+    if (s->has_sink_logits) {
         trace->sink_logits = malloc(elements(1, 1, s->n_head));
     }
-    if (!trace->q || !trace->k || !trace->v || !trace->out || (s->has_sinks && !trace->sink_logits)) {
+    if (!trace->q || !trace->k || !trace->v || !trace->out || (s->has_sink_logits && !trace->sink_logits)) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory for the trace of layer %d", pass->last);
     }
     return HWKV_OK;
@@ -220,8 +220,8 @@ static int trace_chunk(struct sc_pass * pass, struct sc_trace * trace, int32_t p
     if (pos + n == pass->in->n_ctx) {
         llama_hwkv_tracer_get_k(pass->tracer, pass->in->n_ctx, trace->k);
         llama_hwkv_tracer_get_v(pass->tracer, pass->in->n_ctx, trace->v);
-        if (s->has_sinks) {
-            llama_hwkv_tracer_get_sinks(pass->tracer, trace->sink_logits);
+        if (s->has_sink_logits) {
+            llama_hwkv_tracer_get_sink_logits(pass->tracer, trace->sink_logits);
         }
     }
     return HWKV_OK;

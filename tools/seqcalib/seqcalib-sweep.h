@@ -4,6 +4,7 @@
 #define SC_SWEEP_H
 
 #include "llama-hwkv-trace.h"
+#include "llama-hwkv.h"
 
 #include <signal.h>
 
@@ -62,13 +63,13 @@ struct sc_judge {
     const char * verb; // what it does with a layer, for the progress line
 
     // does the judge know this layer's windows already? Then it is run, but not traced.
-    bool (*knows)(void * user, int32_t row, uint64_t mask);
+    bool (*knows)(void * user, int32_t jl, uint64_t mask);
     // the trace of one sequence under the prefix of the points in mask
-    int  (*see)(void * user, int32_t row, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err);
+    int  (*see)(void * user, int32_t jl, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err);
     // all sequences have been seen
-    int  (*decide)(void * user, int32_t row, uint64_t mask, struct hwkv_error * err);
+    int  (*decide)(void * user, int32_t jl, uint64_t mask, struct hwkv_error * err);
     // the entries of a layer that has been decided: [n_head_kv]
-    const int32_t * (*entries)(void * user, int32_t row, int32_t ip);
+    const int32_t * (*entries)(void * user, int32_t jl, int32_t ip);
 };
 
 // SC_ERR_STOPPED when *stop was set.
@@ -88,8 +89,8 @@ struct llama_context * sc_context_new(const struct sc_input * in, const struct h
 
 struct sc_pass;
 
-// entries: [n_unit]; only those below row matter
-int  sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t row, const int32_t * entries, struct hwkv_error * err);
+// entries: [n_unit]; only those below jl matter
+int  sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t jl, const int32_t * entries, struct hwkv_error * err);
 void sc_pass_free(struct sc_pass * pass);
 
 // hidden_in and hidden_out: input of the layer before and of this one, [n_ctx][n_embd], may be the same; NULL in naive

@@ -38,24 +38,24 @@ struct validator {
     int32_t           n_head_max;
 };
 
-static bool knows(void * user, int32_t row, uint64_t mask) {
+static bool knows(void * user, int32_t jl, uint64_t mask) {
     (void) user;
-    (void) row;
+    (void) jl;
     (void) mask;
     return false;
 }
 
-static int decide(void * user, int32_t row, uint64_t mask, struct hwkv_error * err) {
+static int decide(void * user, int32_t jl, uint64_t mask, struct hwkv_error * err) {
     (void) user;
-    (void) row;
+    (void) jl;
     (void) mask;
     (void) err;
     return HWKV_OK;
 }
 
-static const int32_t * entries_of(void * user, int32_t row, int32_t ip) {
+static const int32_t * entries_of(void * user, int32_t jl, int32_t ip) {
     const struct validator * val = user;
-    return ip == 0 ? val->full : val->calib->entries + (size_t) (ip - 1)*(size_t) val->calib->n_unit + val->calib->row_unit[row];
+    return ip == 0 ? val->full : val->calib->entries + (size_t) (ip - 1)*(size_t) val->calib->n_unit + val->calib->unit_start[jl];
 }
 
 static double norm(const float * v, int32_t n) {
@@ -124,7 +124,7 @@ static void measure(const struct validator * val, const struct sc_trace * trace,
     const int32_t ratio = trace->shape.n_head/trace->shape.n_head_kv;
 
     for (int32_t iq = 0; iq < trace->n_query; iq++) {
-        const double delta = spread(in, distance, trace->shape.has_sinks, trace->pos[iq], in->codebook[ic].window);
+        const double delta = spread(in, distance, trace->shape.has_sink_logits, trace->pos[iq], in->codebook[ic].window);
         for (int32_t j = 0; j < ratio; j++) {
             const int64_t row  = (int64_t) iq*ratio + j;
             const float * cut  = out + (row*in->n_codebook + ic)*dim;
@@ -169,7 +169,7 @@ static int keep_reference(struct validator * val, int32_t iseq, int32_t ih, cons
     return HWKV_OK;
 }
 
-static int see_head(struct validator * val, int32_t row, uint64_t mask, int32_t iseq, int32_t ih, const struct sc_trace * trace, struct hwkv_error * err) {
+static int see_head(struct validator * val, int32_t jl, uint64_t mask, int32_t iseq, int32_t ih, const struct sc_trace * trace, struct hwkv_error * err) {
     const struct sc_calib * calib = val->calib;
 
     float  * out;
@@ -187,7 +187,7 @@ static int see_head(struct validator * val, int32_t row, uint64_t mask, int32_t 
     }
     for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
         if (mask >> (ip + 1) & 1) {
-            const size_t unit = (size_t) ip*(size_t) calib->n_unit + (size_t) (calib->row_unit[row] + ih);
+            const size_t unit = (size_t) ip*(size_t) calib->n_unit + (size_t) (calib->unit_start[jl] + ih);
             measure(val, trace, out, mass, val->reference[(int64_t) iseq*val->n_head_max + ih], distance, calib->entries[unit], &val->stats[unit]);
         }
     }
@@ -197,11 +197,11 @@ static int see_head(struct validator * val, int32_t row, uint64_t mask, int32_t 
     return status;
 }
 
-static int see(void * user, int32_t row, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
+static int see(void * user, int32_t jl, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
     struct validator * val = user;
     int status = HWKV_OK;
-    for (int32_t ih = 0; ih < val->in.geo->layers[row].n_head_kv && status == HWKV_OK; ih++) {
-        status = see_head(val, row, mask, iseq, ih, trace, err);
+    for (int32_t ih = 0; ih < val->in.geo->layers[jl].n_head_kv && status == HWKV_OK; ih++) {
+        status = see_head(val, jl, mask, iseq, ih, trace, err);
     }
     return status;
 }
@@ -215,8 +215,8 @@ static int validator_init(struct validator * val, struct sc_calib * calib, const
     // other positions than the calibration's, even where a text should be the same
     val->in.seed    = calib->in->seed ^ UINT64_C(0x686f6c646f757421);
 
-    for (int32_t row = 0; row < val->in.geo->n_full; row++) {
-        val->n_head_max = val->in.geo->layers[row].n_head_kv > val->n_head_max ? val->in.geo->layers[row].n_head_kv : val->n_head_max;
+    for (int32_t jl = 0; jl < val->in.geo->n_full; jl++) {
+        val->n_head_max = val->in.geo->layers[jl].n_head_kv > val->n_head_max ? val->in.geo->layers[jl].n_head_kv : val->n_head_max;
     }
     val->full      = calloc((size_t) val->n_head_max, sizeof(*val->full));
     val->stats     = calloc((size_t) calib->n_tau*(size_t) calib->n_unit, sizeof(*val->stats));
@@ -302,10 +302,10 @@ static int compare_logits(struct sc_calib * calib, const struct sc_holdout * hol
 static struct hwkv_json * layers_json(const struct validator * val, const struct head_stats * stats) {
     struct hwkv_json * layers = hwkv_json_new_array();
     bool ok = layers != NULL;
-    for (int32_t row = 0; row < val->in.geo->n_full; row++) {
+    for (int32_t jl = 0; jl < val->in.geo->n_full; jl++) {
         struct hwkv_json * heads = hwkv_json_new_array();
-        for (int32_t ih = 0; ih < val->in.geo->layers[row].n_head_kv; ih++) {
-            const struct head_stats * st = &stats[val->calib->row_unit[row] + ih];
+        for (int32_t ih = 0; ih < val->in.geo->layers[jl].n_head_kv; ih++) {
+            const struct head_stats * st = &stats[val->calib->unit_start[jl] + ih];
             ok = hwkv_json_append(heads, tool_json_measure(st->cosine/(double) st->n)) && ok;
         }
         ok = hwkv_json_append(layers, heads) && ok;
@@ -339,13 +339,13 @@ static bool add_heads(struct hwkv_json * record, const struct validator * val, i
 }
 
 // means over the heads of a layer; the bounds hold for every head, so they hold for the means
-static struct hwkv_json * bound_json(const struct validator * val, int32_t ip, int32_t row) {
+static struct hwkv_json * bound_json(const struct validator * val, int32_t ip, int32_t jl) {
     const struct sc_calib   * calib = val->calib;
-    const struct hwkv_layer * layer = &val->in.geo->layers[row];
+    const struct hwkv_layer * layer = &val->in.geo->layers[jl];
     double mass = 0.0, mass_bound = 0.0, error = 0.0, error_square = 0.0, trace_bound = 0.0;
 
     for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
-        const struct head_stats * st = &val->stats[(size_t) ip*(size_t) calib->n_unit + (size_t) (calib->row_unit[row] + ih)];
+        const struct head_stats * st = &val->stats[(size_t) ip*(size_t) calib->n_unit + (size_t) (calib->unit_start[jl] + ih)];
         const double n = (double) st->n*layer->n_head_kv;
         mass         += st->mass/n;
         mass_bound   += st->mass_bound/n;
@@ -371,8 +371,8 @@ static struct hwkv_json * bound_json(const struct validator * val, int32_t ip, i
 static bool add_bounds(struct hwkv_json * record, const struct validator * val, int32_t ip) {
     struct hwkv_json * bounds = hwkv_json_new_array();
     bool ok = true;
-    for (int32_t row = 0; row < val->in.geo->n_full; row++) {
-        ok = hwkv_json_append(bounds, bound_json(val, ip, row)) && ok;
+    for (int32_t jl = 0; jl < val->in.geo->n_full; jl++) {
+        ok = hwkv_json_append(bounds, bound_json(val, ip, jl)) && ok;
     }
     return hwkv_json_add(record, "bounds", bounds) && ok;
 }
