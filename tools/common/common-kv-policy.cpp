@@ -5,6 +5,8 @@
 #include "llama-hwkv.h"
 #include "llama.h"
 #include "log.h"
+#include "tool-groups.h"
+#include "tool-print.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -69,10 +71,6 @@ static void refusal_print() {
     }
 }
 
-static std::string window_name(const hwkv_group * g) {
-    return g->window == HWKV_FULL ? "full" : std::to_string(g->window);
-}
-
 // Slots that share one stream each have a window in every ring: what that costs, as a line, or "".
 static std::string shared_cost(const llama_context * ctx) {
     const auto * plan = llama_kv_policy_plan(ctx);
@@ -111,8 +109,10 @@ void common_kv_policy::report(const llama_context * ctx) const {
 
     for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
         const auto * g = hwkv_plan_group(plan, ig);
-        LOG_INF("KV window %8s: %3d layers, %4d heads, %7u cells, K %9.2f MiB, V %9.2f MiB\n", window_name(g).c_str(), g->n_layer, g->n_head,
-                g->n_cells*hwkv_plan_n_stream(plan), g->k_size/MiB, g->v_size/MiB);
+
+        char name[TOOL_ENTRY_NAME];
+        LOG_INF("KV window %8s: %3d layers, %4d heads, %7u cells%s, K %9.2f MiB, V %9.2f MiB\n", tool_entry_name(&g->entry, name), g->n_layer, g->n_head,
+                g->n_cells, hwkv_plan_n_stream(plan) > 1 ? " a stream" : "", g->k_size/MiB, g->v_size/MiB);
     }
 
     const uint64_t size       = hwkv_plan_size(plan);
@@ -134,27 +134,10 @@ static void print_plan(const llama_context * ctx) {
         return;
     }
 
-    printf("%8s %7s %7s %9s %12s  %s\n", "window", "layers", "heads", "cells", "MiB", "device");
-
-    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
-        const auto * g = hwkv_plan_group(plan, ig);
-
-        const char * device = nullptr;
-        for (size_t i = 0; size_t size = llama_kv_policy_group_device(ctx, ig, i, &device); ++i) {
-            if (i == 0) {
-                printf("%8s %7d %7d %9u %12.2f  %s\n", window_name(g).c_str(), g->n_layer, g->n_head, g->n_cells*hwkv_plan_n_stream(plan), size/MiB, device);
-            } else {
-                printf("%8s %7s %7s %9s %12.2f  %s\n", "", "", "", "", size/MiB, device);
-            }
-        }
-    }
-
-    const uint64_t size       = hwkv_plan_size(plan);
-    const uint64_t size_plain = hwkv_plan_size_plain(plan);
-
-    printf("%8s %38.2f\n", "total", size/MiB);
-    printf("%8s %38.2f\n", "plain",  size_plain/MiB);
-    printf("%8s %38.2f  (%.1f%%)\n", "saved", (size_plain - size)/MiB, 100.0*(size_plain - size)/size_plain);
+    const tool_devices devices = { ctx, [](const void * user, int32_t ig, size_t i, const char ** name) {
+        return llama_kv_policy_group_device((const llama_context *) user, ig, i, name);
+    } };
+    tool_groups_print(stdout, plan, &devices);
 
     const auto cost = shared_cost(ctx);
     if (!cost.empty()) {
