@@ -465,7 +465,7 @@ bool server_kv_policy::drop(const std::vector<checkpoints *> & lists, size_t n_m
 size_t server_kv_policy::save(const std::string & path, int id_slot, const std::vector<char> & tokens, const server_prompt & prompt) {
     last_error.clear();
     try {
-        const server_kv_slot_file file(ctx, ctx_dft, id_slot, { llama_kv_policy_state_id(ctx), model_id, cache_text });
+        const server_kv_slot_file file(ctx, ctx_dft, id_slot, { model_id, cache_text, llama_kv_policy_state_id(ctx) });
 
         // a prompt that was given up may have checkpoints further on, which are of no use now
         auto list = prompt.checkpoints;
@@ -483,7 +483,7 @@ size_t server_kv_policy::restore(const std::string & path, int id_slot, server_p
     if (!active()) {
         return 0;
     }
-    const server_kv_slot_file file(ctx, ctx_dft, id_slot, { llama_kv_policy_state_id(ctx), model_id, cache_text });
+    const server_kv_slot_file file(ctx, ctx_dft, id_slot, { model_id, cache_text, llama_kv_policy_state_id(ctx) });
     const size_t n = file.restore(path, prompt, { store, limit, n_ctx, has_mtmd });
 
     auto & list = prompt.checkpoints;

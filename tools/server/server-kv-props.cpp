@@ -2,7 +2,11 @@
 
 #include "server-kv-policy.h"
 
+#include "hwkv-json.h"
+#include "tool-groups.h"
+
 #include <cmath>
+#include <new>
 #include <sstream>
 
 using json = common_json;
@@ -19,33 +23,34 @@ static json number_json(double x) {
     return std::isnan(x) ? json(nullptr) : json(x);
 }
 
-static json group_json(const hwkv_plan * plan, int32_t ig) {
-    const auto * g = hwkv_plan_group(plan, ig);
-
-    return {
-        { "window",   window_json(g->window) },
-        { "n_layer",  g->n_layer },
-        { "n_head",   g->n_head },
-        { "n_cells",  g->n_cells*hwkv_plan_n_stream(plan) },
-        { "k_bytes",  g->k_size },
-        { "v_bytes",  g->v_size },
-    };
+// the groups as llama-kv-policy tells them
+static json groups_json(const hwkv_plan * plan) {
+    hwkv_json * tree = tool_groups_json(plan);
+    char      * text = nullptr;
+    const int status = hwkv_json_print_compact(&text, tree, nullptr);
+    hwkv_json_free(tree);
+    if (status != 0) {
+        throw std::bad_alloc();
+    }
+    json res = json::parse(text);
+    hwkv_string_free(text);
+    return res;
 }
 
-// one layer: window, scores and bytes of every KV head
-static json layer_json(const llama_context * ctx, const hwkv_policy * policy, const hwkv_point * point, int32_t row) {
-    const auto & layer = hwkv_policy_geometry(policy)->layers[row];
+// one layer: codebook entry, scores and bytes of every KV head
+static json layer_json(const llama_context * ctx, const hwkv_policy * policy, const hwkv_point * point, int32_t jl) {
+    const auto & layer = hwkv_policy_geometry(policy)->layers[jl];
 
     int32_t n_codebook = 0;
     hwkv_policy_codebook(policy, &n_codebook);
 
-    json windows = json::array();
+    json entries = json::array();
     json scores  = json::array();
     json bytes   = json::array();
 
     for (int32_t ih = 0; ih < layer.n_head_kv; ++ih) {
-        const int32_t unit = hwkv_policy_unit(policy, row, ih);
-        windows.push_back(window_json(point->windows[unit]));
+        const int32_t unit = hwkv_policy_unit(policy, jl, ih);
+        entries.push_back(point->entries[unit]);
 
         json head = json::array();
         for (int32_t ic = 0; point->scores && ic < n_codebook; ++ic) {
@@ -53,12 +58,12 @@ static json layer_json(const llama_context * ctx, const hwkv_policy * policy, co
         }
         scores.push_back(head);
 
-        bytes.push_back(llama_kv_policy_head_size(ctx, row, ih));
+        bytes.push_back(llama_kv_policy_head_size(ctx, jl, ih));
     }
 
     return {
         { "layer",   layer.il },
-        { "windows", windows },
+        { "entries", entries },
         { "scores",  point->scores ? scores : json(nullptr) },
         { "bytes",   bytes },
     };
@@ -72,22 +77,17 @@ json server_kv_policy::props() const {
     const auto * policy = llama_kv_policy_get(ctx);
     const auto * point  = hwkv_policy_point(policy, llama_kv_policy_point(ctx));
 
-    json groups = json::array();
-    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
-        groups.push_back(group_json(plan, ig));
-    }
-
     int32_t n_codebook = 0;
-    const int32_t * codebook_windows = hwkv_policy_codebook(policy, &n_codebook);
+    const auto * entries = hwkv_policy_codebook(policy, &n_codebook);
 
     json codebook = json::array();
     for (int32_t i = 0; i < n_codebook; ++i) {
-        codebook.push_back(window_json(codebook_windows[i]));
+        codebook.push_back(window_json(entries[i].window));
     }
 
     json layers = json::array();
-    for (int32_t row = 0; row < hwkv_policy_geometry(policy)->n_full; ++row) {
-        layers.push_back(layer_json(ctx, policy, point, row));
+    for (int32_t jl = 0; jl < hwkv_policy_geometry(policy)->n_full; ++jl) {
+        layers.push_back(layer_json(ctx, policy, point, jl));
     }
 
     const uint64_t size       = hwkv_plan_size(plan);
@@ -103,7 +103,8 @@ json server_kv_policy::props() const {
         { "retention",   point->retention },
         { "min_score",   number_json(point->min_score) },
         { "codebook",    codebook },
-        { "groups",      groups },
+        { "n_stream",    hwkv_plan_n_stream(plan) },
+        { "groups",      groups_json(plan) },
         { "layers",      layers },
         { "bytes",       size },
         { "bytes_plain", size_plain },
@@ -146,9 +147,9 @@ json server_kv_policy::slot_json(int id_slot, const server_prompt & prompt, bool
     for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
         const auto * g = hwkv_plan_group(plan, ig);
         groups.push_back({
-            { "window",     window_json(g->window) },
-            { "cells",      g->n_cells },
-            { "cells_used", slot.cells_used[ig] },
+            { "window",       window_json(g->entry.window) },
+            { "n_cells",      g->n_cells },
+            { "n_cells_used", slot.cells_used[ig] },
         });
     }
 
@@ -198,13 +199,14 @@ std::string server_kv_policy::metrics(bool decoding, const server_prompt_cache *
         head(name, "gauge", help);
         for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
             const auto * g = hwkv_plan_group(plan, ig);
-            out << "llamacpp:kv_policy_" << name << "{window=\"" << window_name(g->window) << "\"} " << get(ig, *g) << "\n";
+            out << "llamacpp:kv_policy_" << name << "{window=\"" << window_name(g->entry.window) << "\",type_k=\"" << hwkv_type_name(g->entry.type_k)
+                << "\",type_v=\"" << hwkv_type_name(g->entry.type_v) << "\"} " << get(ig, *g) << "\n";
         }
     };
 
-    groups("bytes",      "Allocated bytes of K and V, by window", [&](int32_t, const hwkv_group & g) { return g.k_size + g.v_size; });
-    groups("cells",      "Cells, by window",                      [&](int32_t, const hwkv_group & g) { return g.n_cells*hwkv_plan_n_stream(plan); });
-    groups("cells_used", "Cells that hold a token, by window",    [&](int32_t ig, const hwkv_group &) { return cells_used[ig]; });
+    groups("bytes",      "Allocated bytes of K and V, by group", [&](int32_t, const hwkv_group & g) { return g.k_size + g.v_size; });
+    groups("cells",      "Cells of all streams, by group",        [&](int32_t, const hwkv_group & g) { return g.n_cells*hwkv_plan_n_stream(plan); });
+    groups("cells_used", "Cells that hold a token, by group",     [&](int32_t ig, const hwkv_group &) { return cells_used[ig]; });
 
     value("bytes_plain",      "gauge", "Bytes that the plain cache would take",  hwkv_plan_size_plain(plan));
     value("checkpoints",      "gauge", "Context checkpoints that are kept",      store->n_packed());

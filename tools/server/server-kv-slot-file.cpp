@@ -14,12 +14,10 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#if !defined(_WIN32)
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#endif
 
 [[noreturn]] static void fail(const std::string & reason) {
     throw std::runtime_error(reason);
@@ -75,12 +73,6 @@ public:
         const auto p = std::filesystem::path(path);
         name = p.filename().string();
         temp = (p.parent_path() / ("." + name + PARTIAL)).string();
-#if defined(_WIN32)
-        file = fopen(temp.c_str(), "wb");
-        if (!file) {
-            fail(string_format("cannot write %s: %s", name.c_str(), strerror(errno)));
-        }
-#else
         const int fd = open(temp.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0) {
             fail(string_format("cannot write %s: %s", name.c_str(), strerror(errno)));
@@ -94,7 +86,6 @@ public:
             close(fd);
             fail(string_format("cannot write %s: %s", name.c_str(), strerror(error)));
         }
-#endif
         hwkv_stop_set_file(temp.c_str());
     }
 
@@ -118,23 +109,14 @@ public:
 
     // on disk, then in place of the old one
     void commit() {
-        if (fflush(file) != 0
-#if !defined(_WIN32)
-                || fsync(fileno(file)) != 0
-#endif
-                ) {
+        if (fflush(file) != 0 || fsync(fileno(file)) != 0) {
             fail(string_format("cannot write %s: %s", name.c_str(), strerror(errno)));
         }
-#if defined(_WIN32)
-        fclose(file);
-        file = nullptr;
-#endif
         std::error_code ec;
         std::filesystem::rename(temp, path, ec);
         if (ec) {
             fail(string_format("cannot replace %s: %s", name.c_str(), ec.message().c_str()));
         }
-#if !defined(_WIN32)
         fclose(file);
         file = nullptr;
 
@@ -144,7 +126,6 @@ public:
             fsync(fd);
             close(fd);
         }
-#endif
     }
 
 private:
@@ -178,7 +159,7 @@ public:
         if (!llama_kv_policy_state_shape(ctx, &shapes[0]) || (ctx_dft && !llama_kv_policy_state_shape(ctx_dft, &shapes[1]))) {
             fail("slots of this kind of model cannot be saved");
         }
-        expect.id       = { { id.windows.c_str(), id.model.c_str(), id.cache.c_str() }, LLAMA_STATE_SEQ_VERSION };
+        expect.id       = { { id.model.c_str(), id.cache.c_str(), id.policy.c_str() }, LLAMA_STATE_SEQ_VERSION };
         expect.shape[0] = &shapes[0];
         expect.shape[1] = ctx_dft ? &shapes[1] : nullptr;
         expect.n_ctx    = n_ctx;

@@ -17,9 +17,9 @@ class server_kv_slot_file {
 public:
     // what a file and a server must agree on
     struct identity {
-        std::string windows;
         std::string model;
         std::string cache;
+        std::string policy; // windows and types
     };
 
     server_kv_slot_file(llama_context * ctx, llama_context * ctx_dft, int id_slot, identity id) :

@@ -12,13 +12,11 @@
 #include <string>
 #include <thread>
 
-#if !defined(_WIN32)
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <poll.h>
 #include <unistd.h>
-#endif
 
 static std::atomic<bool> g_requested { false };
 
@@ -64,33 +62,6 @@ static const int PATIENCE_MS = 4000;
     common_log_flush(common_log_main());
     end_process(0);
 }
-
-#if defined(_WIN32)
-
-// a console handler has a thread of its own
-static std::function<void(int)> g_stop;
-
-void hwkv_stop_before_start() {
-}
-
-void hwkv_stop_start(const std::function<void(int)> & stop) {
-    g_stop = stop;
-}
-
-void hwkv_stop_notify(int signal) {
-    g_requested = true;
-    g_stop(signal);
-    std::thread([]() {
-        std::this_thread::sleep_for(std::chrono::milliseconds(PATIENCE_MS));
-        end_with_requests();
-    }).detach();
-}
-
-void hwkv_stop_at_once(int) {
-    end_process(1);
-}
-
-#else
 
 void hwkv_stop_before_start() {
     for (const int number : { SIGTERM, SIGINT }) {
@@ -158,5 +129,3 @@ void hwkv_stop_notify(int signal) {
 void hwkv_stop_at_once(int signal) {
     send_signal(signal, 1);
 }
-
-#endif

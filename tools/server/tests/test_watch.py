@@ -34,13 +34,15 @@ def test_props_show_every_head(model, tmp_path):
     point = next(p for p in policy["operating_points"] if p["name"] == shown["point"])
     assert shown["codebook"] == policy["codebook"]
     assert [layer["layer"] for layer in shown["layers"]] == [layer["layer"] for layer in policy["model"]["layers"]]
-    assert [layer["windows"] for layer in shown["layers"]] == point["windows"]
+    assert [[shown["codebook"][entry] for entry in layer["entries"]] for layer in shown["layers"]] == point["windows"]
     assert [layer["scores"] for layer in shown["layers"]] == point["scores"]
     assert sum(sum(layer["bytes"]) for layer in shown["layers"]) == shown["bytes"]
     # a head's bytes are those of its window's cells
-    cells = {group["window"]: group["n_cells"] for group in shown["groups"]}
+    assert shown["n_stream"] == 1 and all((group["type_k"], group["type_v"]) == ("f16", "f16") for group in shown["groups"])
+    assert all(shown["codebook"][group["entry"]] == group["window"] for group in shown["groups"])
+    cells = {group["entry"]: group["n_cells"] for group in shown["groups"]}
     for layer in shown["layers"]:
-        assert layer["bytes"] == [cells[window] * 2 * 64 * 2 for window in layer["windows"]]
+        assert layer["bytes"] == [cells[entry] * 2 * 64 * 2 for entry in layer["entries"]]
 
 
 def test_props_without_scores(tiny, tmp_path):
@@ -57,18 +59,18 @@ def test_slots_show_the_cells_of_each_window(tiny, tmp_path):
         first, second = (entry["kv_policy"] for entry in server.get("/slots").json())
         groups = server.get("/props").json()["kv_policy"]["groups"]
         seen = metrics(server)
-    used = {group["window"]: group["cells_used"] for group in first["groups"]}
+    used = {group["window"]: group["n_cells_used"] for group in first["groups"]}
     assert [group["window"] for group in first["groups"]] == [group["window"] for group in groups]
-    assert [group["cells"] for group in first["groups"]] == [group["n_cells"] for group in groups]
+    assert [group["n_cells"] for group in first["groups"]] == [group["n_cells"] for group in groups]
     # the prompt and the answer but for its last token; a ring keeps its window and what can be taken back
     assert used["full"] == 300 + 7
     for window in WINDOWS:
         assert window <= used[window] <= window + 64
-    assert all(group["cells_used"] == 20 + 7 for group in second["groups"])
+    assert all(group["n_cells_used"] == 20 + 7 for group in second["groups"])
     for a, b in zip(first["groups"], second["groups"], strict=True):
-        label = f'{{window="{a["window"]}"}}'
-        assert seen["cells_used" + label] == a["cells_used"] + b["cells_used"]
-        assert seen["cells" + label] == a["cells"]
+        label = f'{{window="{a["window"]}",type_k="f32",type_v="f32"}}'
+        assert seen["cells_used" + label] == a["n_cells_used"] + b["n_cells_used"]
+        assert seen["cells" + label] == a["n_cells"]
 
 
 def test_metrics_are_in_prometheus_form(tiny, tmp_path):
@@ -133,7 +135,7 @@ def test_watching_does_not_disturb(tiny, tmp_path):
         answer = pool.submit(complete, server, prompt, 300, cache=False, ignore_eos=True)
         seen = []
         while not answer.done():
-            seen.append(slot(server)["groups"][0]["cells_used"])
-            assert 'cells_used{window="full"}' in metrics(server)
+            seen.append(slot(server)["groups"][0]["n_cells_used"])
+            assert 'cells_used{window="full",type_k="f32",type_v="f32"}' in metrics(server)
     assert answer.result()[0] == expected
     assert len(set(seen)) > 2 and max(seen) <= 1500

@@ -1,4 +1,4 @@
-// The map: a column for each full-attention layer, a row for each KV head, coloured by window. Pointing at a cell, or
+// The map: a column for each full-attention layer, a row for each KV head, coloured by codebook entry. Pointing at a cell, or
 // going there with the arrow keys, shows the head's scores and bytes below.
 
 import { byId, el } from "./dom.js";
@@ -13,23 +13,23 @@ export class HeadMap {
         this.detail = byId("detail");
     }
 
-    show(policy, windows) {
-        this.policy  = policy;
-        this.windows = windows;
-        this.layers  = policy.layers;
-        this.n_rows  = Math.max(...this.layers.map(layer => layer.windows.length));
-        this.cells   = new Map();
+    show(policy, codebook) {
+        this.policy   = policy;
+        this.codebook = codebook;
+        this.layers   = policy.layers;
+        this.n_rows   = Math.max(...this.layers.map(layer => layer.entries.length));
+        this.cells    = new Map();
         this.drawLegend();
         this.drawGrid();
         this.choose(this.root.querySelector(".cell"));
     }
 
     drawLegend() {
-        const all = this.layers.flatMap(layer => layer.windows);
-        byId("legend").replaceChildren(...this.windows.list.map(window => {
+        const all = this.layers.flatMap(layer => layer.entries);
+        byId("legend").replaceChildren(...this.codebook.windows.map((window, entry) => {
             const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
-            swatch.style.backgroundColor = this.windows.color(window);
-            const n = all.filter(other => other === window).length;
+            swatch.style.backgroundColor = this.codebook.color(entry);
+            const n = all.filter(other => other === entry).length;
             return el("li", { "data-window": window, title: `window ${windowName(window)}: ${n} of ${all.length} heads` }, swatch, windowName(window));
         }));
     }
@@ -54,11 +54,11 @@ export class HeadMap {
     }
 
     cell(layer, at, head) {
-        const window = layer.windows[head];
-        if (window === undefined) { // layers may differ in their number of heads
+        const entry = layer.entries[head];
+        if (entry === undefined) { // layers may differ in their number of heads
             return el("span", { role: "gridcell", class: "hole" });
         }
-        const rgb = this.windows.rgb(window);
+        const window = this.codebook.window(entry), rgb = this.codebook.rgb(entry);
         const node = el("span", {
             role: "gridcell", class: "cell", tabindex: this.cells.size ? -1 : 0, "data-layer": layer.layer, "data-head": head, "data-window": window,
             "aria-label": this.describe(layer, head),
@@ -73,12 +73,12 @@ export class HeadMap {
 
     scores(layer, head) {
         const scores = layer.scores?.[head];
-        return Array.isArray(scores) && this.policy.codebook ? this.policy.codebook.map((window, i) => ({ window, score: scores[i] ?? null })) : null;
+        return Array.isArray(scores) ? this.codebook.windows.map((window, entry) => ({ window, entry, score: scores[entry] ?? null })) : null;
     }
 
     describe(layer, head) {
         const scores = this.scores(layer, head);
-        return [`Layer ${layer.layer}, KV head ${head}: window ${windowName(layer.windows[head])}`, layer.bytes ? mib(layer.bytes[head]) : null,
+        return [`Layer ${layer.layer}, KV head ${head}: window ${windowName(this.codebook.window(layer.entries[head]))}`, mib(layer.bytes[head]),
             scores && `scores ${scores.map(({ window, score }) => `${windowName(window)}: ${score === null ? "unknown" : score.toFixed(4)}`).join(", ")}`]
             .filter(Boolean).join("; ");
     }
@@ -115,11 +115,11 @@ export class HeadMap {
     }
 
     drawDetail(layer, head) {
-        const window = layer.windows[head], scores = this.scores(layer, head);
+        const entry = layer.entries[head], scores = this.scores(layer, head);
         this.detail.replaceChildren(
             el("p", { class: "detail-head" }, el("strong", {}, `Layer ${layer.layer}, KV head ${head}`),
-                el("span", {}, `window ${windowName(window)}`), layer.bytes ? el("span", {}, mib(layer.bytes[head])) : null),
-            scores ? this.scoreChart(scores, window) : el("p", { class: "facts" }, "This policy has no scores."));
+                el("span", {}, `window ${windowName(this.codebook.window(entry))}`), el("span", {}, mib(layer.bytes[head]))),
+            scores ? this.scoreChart(scores, entry) : el("p", { class: "facts" }, "This policy has no scores."));
     }
 
     // One column for each candidate. Heights go by the nines of a score (0.9 is one, 0.99 two), where differences can be seen.
@@ -128,11 +128,11 @@ export class HeadMap {
         const nines = score => -Math.log10(Math.max(1 - score, 1e-6));
         const top = 0.4 + Math.max(1, ...scores.map(entry => entry.score).concat(tau).filter(score => score !== null && score < 1).map(nines));
         const height = score => Math.max(0, Math.min(1, nines(score) / top));
-        const chart = el("div", { class: "scores" }, scores.map(({ window, score }) => {
+        const chart = el("div", { class: "scores" }, scores.map(({ window, entry, score }) => {
             const bar = el("span", { class: "score-bar" });
             bar.style.height = `${100 * height(score ?? 0)}%`;
-            bar.style.backgroundColor = this.windows.color(window);
-            return el("div", { class: window === chosen ? "score chosen" : "score" }, el("span", { class: "plot" }, bar),
+            bar.style.backgroundColor = this.codebook.color(entry);
+            return el("div", { class: entry === chosen ? "score chosen" : "score" }, el("span", { class: "plot" }, bar),
                 el("span", { class: "number" }, score === null ? "-" : score.toFixed(4)), el("span", { class: "name" }, shortWindow(window)));
         }));
         if (tau !== null) {

@@ -18,9 +18,9 @@ export class Live {
         this.run = 0;
     }
 
-    start(policy, windows) {
-        this.policy  = policy;
-        this.windows = windows;
+    start(policy, codebook) {
+        this.policy   = policy;
+        this.codebook = codebook;
         this.drawGroups();
         this.poll(++this.run);
     }
@@ -62,29 +62,25 @@ export class Live {
 
     // the props have the groups in the order of the slots; people see them by window
     drawGroups() {
-        this.rows = this.policy.groups.map((group, i) => ({ window: group.window, group, i }));
-        byId("fill").replaceChildren(...this.windows.sort(this.rows).map(row => this.groupRow(row)));
+        this.rows = this.policy.groups.map((group, i) => ({ entry: group.entry, window: group.window, n_cells: group.n_cells * this.policy.n_stream, i }));
+        byId("fill").replaceChildren(...this.codebook.sort(this.rows).map(row => this.groupRow(row)));
         byId("fill-note").textContent = "";
         byId("fill-card").hidden = false;
     }
 
     groupRow(row) {
         row.track = el("span", { class: "track", role: "meter", "aria-label": `Cells in use, window ${windowName(row.window)}`, "aria-valuemin": 0,
-            "aria-valuemax": row.group.n_cells, "aria-valuenow": 0, "data-window": row.window });
-        row.value = el("span", { class: "value" }, `${count(row.group.n_cells)} cells`);
+            "aria-valuemax": row.n_cells, "aria-valuenow": 0, "data-window": row.window });
+        row.value = el("span", { class: "value" }, `${count(row.n_cells)} cells`);
         const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
-        swatch.style.backgroundColor = this.windows.color(row.window);
+        swatch.style.backgroundColor = this.codebook.color(row.entry);
         return el("div", { class: "bar" }, el("span", { class: "name" }, swatch, windowName(row.window)), row.track, row.value);
     }
 
     show(slots) {
         const told = slots.map(slot => slot.kv_policy).filter(Boolean);
-        if (!told.length) {
-            this.unknown("This server does not tell how many cells are in use.");
-            return;
-        }
         for (const row of this.rows) {
-            this.showFill(row, told.map(slot => slot.groups?.[row.i]?.cells_used ?? 0));
+            this.showFill(row, told.map(slot => slot.groups[row.i].n_cells_used));
         }
         const busy = slots.filter(slot => slot.is_processing).length;
         const work = busy ? `${plural(busy, "slot")}${slots.length > busy ? ` of ${slots.length}` : ""} at work` : "idle";
@@ -94,10 +90,10 @@ export class Live {
 
     // one piece for each slot
     showFill(row, used) {
-        const total = row.group.n_cells, all = used.reduce((a, b) => a + b, 0);
+        const total = row.n_cells, all = used.reduce((a, b) => a + b, 0);
         while (row.track.children.length < used.length) {
             const piece = el("span", { class: "piece" });
-            piece.style.backgroundColor = this.windows.color(row.window);
+            piece.style.backgroundColor = this.codebook.color(row.entry);
             row.track.append(piece);
         }
         used.forEach((n, i) => { row.track.children[i].style.width = `${Math.min(100, 100 * n / total)}%`; });

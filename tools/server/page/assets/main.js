@@ -8,7 +8,7 @@ import { count } from "./format.js";
 import { HeadMap } from "./headmap.js";
 import { Live } from "./live.js";
 import { showMemory } from "./memory.js";
-import { Windows } from "./palette.js";
+import { Codebook } from "./palette.js";
 import { Settings } from "./settings.js";
 import { forget, key } from "./store.js";
 
@@ -56,16 +56,11 @@ function showProps(props) {
 }
 
 function showPolicy(policy) {
-    const windows = new Windows(policy);
-    showMemory(policy, windows);
+    const codebook = new Codebook(policy);
+    showMemory(policy, codebook);
     byId("memory").hidden = byId("map-card").hidden = false;
-    if (policy.layers?.length) {
-        byId("map-lead").textContent = "Tokens each head keeps. Point at one for its scores.";
-        map.show(policy, windows);
-    } else {
-        byId("map-lead").textContent = "This server does not tell the windows of single heads.";
-    }
-    live.start(policy, windows);
+    map.show(policy, codebook);
+    live.start(policy, codebook);
 }
 
 //

@@ -23,14 +23,14 @@ function showMore({ checkpoint_bytes_max: checkpoints, saved_prompt_bytes_max: p
     byId("memory-more").textContent = parts.length ? `In use besides: ${parts.join(", ")}.` : "";
 }
 
-export function showMemory(policy, windows) {
+export function showMemory(policy, codebook) {
     const { bytes, bytes_plain: plain } = policy;
     byId("saved").textContent = percent(1 - bytes / plain);
     byId("saved-text").textContent = `saved, ${mib(plain - bytes)} less`;
     byId("memory-bars").replaceChildren(
         bar("Plain", plain, plain, [{ bytes: plain, class: "piece whole", title: `the plain cache: ${mib(plain)}` }]),
-        bar("Policy", bytes, plain, windows.sort(policy.groups).map(group => ({
-            bytes: groupBytes(group), color: windows.color(group.window),
+        bar("Policy", bytes, plain, codebook.sort(policy.groups).map(group => ({
+            bytes: groupBytes(group), color: codebook.color(group.entry),
             title: `window ${windowName(group.window)}: ${plural(group.n_head, "head")}, ${mib(groupBytes(group))}`,
         }))));
     showMore(policy);

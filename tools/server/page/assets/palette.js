@@ -18,15 +18,14 @@ export function textOn(rgb) {
     return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
 }
 
-// The windows of a policy with their colours, ascending, "full" last.
-export class Windows {
+// The codebook of a policy: the names and colours of its entries, which everything else names by their index.
+export class Codebook {
     constructor(policy) {
-        const known = [...(policy.codebook || []), ...policy.groups.map(group => group.window)];
-        this.list = [...new Set(known)].sort((a, b) => this.size(a) - this.size(b));
+        this.windows = policy.codebook;
     }
-    size(window) { return window === "full" ? Infinity : window; }
-    index(window) { return this.list.indexOf(window); }
-    rgb(window) { return paletteColor(Math.max(0, this.index(window)), this.list.length); }
-    color(window) { return css(this.rgb(window)); }
-    sort(items) { return [...items].sort((a, b) => this.size(a.window) - this.size(b.window)); }
+    get length() { return this.windows.length; }
+    window(entry) { return this.windows[entry]; }
+    rgb(entry) { return paletteColor(entry, this.length); }
+    color(entry) { return css(this.rgb(entry)); }
+    sort(items) { return [...items].sort((a, b) => a.entry - b.entry); }
 }
