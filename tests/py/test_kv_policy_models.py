@@ -102,7 +102,7 @@ def test_check_by_hand(run, uniform, tiny):
     file = uniform()
     report = json.loads(run("check", file, "-m", tiny("llama"), "--json").stdout)
     assert report["fits"] is True
-    assert report["groups"] == [{"window": 128, "type_k": "f16", "type_v": "f16", "n_layer": 4, "n_head": 8, "n_cells": 192,
+    assert report["groups"] == [{"entry": 0, "window": 128, "type_k": "f16", "type_v": "f16", "n_layer": 4, "n_head": 8, "n_cells": 192,
                                  "k_bytes": 8 * 192 * 128, "v_bytes": 8 * 192 * 128}]
     assert (report["bytes"], report["bytes_plain"], report["bytes_saved"]) == (8 * 192 * 256, 8 * 1024 * 256, 8 * 832 * 256)
 

@@ -40,9 +40,9 @@ def test_dry_run_prints_the_plan(program, model, policy):
     assert [line.split() for line in result.stdout.splitlines()] == [
         ["window", "layers", "heads", "cells", "MiB", "device"],
         ["512", "30", "90", "576", f"{576 * 90 * 256 / 2**20:.2f}", "CPU"],
-        ["total", f"{576 * 90 * 256 / 2**20:.2f}"],
+        ["total", "90", f"{576 * 90 * 256 / 2**20:.2f}"],
         ["plain", "180.00"],
-        ["saved", f"{180 - 576 * 90 * 256 / 2**20:.2f}", "(93.0%)"],
+        ["saved", "92.97%", f"{180 - 576 * 90 * 256 / 2**20:.2f}"],
     ]
     by_environment = run(*args, env={"LLAMA_ARG_KV_POLICY": str(policy)})
     assert by_environment.stdout == result.stdout
