@@ -29,7 +29,7 @@ def run(program, *arguments):
 
 
 def check_policy(program, policy, model, n_ctx, point=None, cache="f16"):
-    """What the runtime will allocate: bytes, plain_bytes, groups, n_pad, n_rollback, policy_sha256."""
+    """What the runtime will allocate: bytes, bytes_plain, groups, n_pad, n_rollback, policy_sha256."""
     out = run(program, "check", policy, "-m", model, "-c", n_ctx, "-ctk", cache, "-ctv", cache, "--json", *(["--point", point] if point else []))
     return json.loads(out)
 

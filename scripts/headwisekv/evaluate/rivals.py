@@ -159,7 +159,7 @@ class Maker:
         self.data = policies.read(policy)
         self.out.mkdir(parents=True, exist_ok=True)
         first = self.check(self.policy)
-        self.hash, self.plain = first["policy_sha256"], first["plain_bytes"]
+        self.hash, self.plain = first["policy_sha256"], first["bytes_plain"]
         self.geometry = Geometry(self.data["model"]["layers"], n_ctx, first["n_pad"], first["n_rollback"])
         layers = layers or layers_beside(policy)
         self.layer_choices = layers and choices_of_policy(policies.read(layers), self.geometry)
@@ -184,7 +184,7 @@ class Maker:
 
     def plain_cache(self, cache):
         """The full cache with another element type."""
-        size = self.check(self.policy, None, cache)["plain_bytes"]
+        size = self.check(self.policy, None, cache)["bytes_plain"]
         return Config(cache if cache != "f16" else FULL, cache if cache != "f16" else FULL, size, cache=cache)
 
     def made(self, series, target, method, arguments, note):
