@@ -33,20 +33,46 @@ private:
     std::map<ggml_tensor *, ggml_tensor *> done;
 };
 
-// what a group attends with
-struct part {
-    ggml_tensor * q;
-    ggml_tensor * k;
-    ggml_tensor * v;
-    ggml_tensor * mask;
-    ggml_tensor * sink_logits;
-    ggml_tensor * v_rot;
-};
-
 } // namespace
 
-// the learned logits of the query heads of the runs
-static ggml_tensor * gather_logits(const llm_graph_context & gctx, ggml_tensor * logits, const llama_kv_head_runs & runs, int64_t ratio) {
+struct llama_kv_headwise::layer_graph {
+    const llm_graph_context  & gctx;
+    llm_graph_input_headwise & inp;
+    const layer              & l;
+
+    rotated q;
+    rotated k;
+    rotated v;
+
+    const bool    has_kv; // of its own, not another layer's
+    const int64_t ratio;  // query heads of each KV head
+
+    // what a group attends with
+    struct part {
+        ggml_tensor * q;
+        ggml_tensor * k;
+        ggml_tensor * v;
+        ggml_tensor * mask;
+        ggml_tensor * sink_logits;
+        ggml_tensor * v_rot;
+    };
+
+    layer_graph(const llm_graph_context & gctx, llm_graph_input_headwise & inp, const layer & l, ggml_tensor * q_cur, ggml_tensor * k_cur, ggml_tensor * v_cur) :
+        gctx(gctx), inp(inp), l(l), q(gctx, q_cur), k(gctx, k_cur), v(gctx, v_cur), has_kv(k_cur && v_cur), ratio(q_cur->ne[1]/l.n_head) {}
+
+    part build_part(const group & g, ggml_tensor * sink_logits);
+
+    // writes the heads of a group to its store; returns whether that is in the memory of the host
+    bool store(const group & g);
+
+    ggml_tensor * attend(const part & p, float kq_scale, int il) const;
+
+private:
+    // the learned logits of the query heads of the runs
+    ggml_tensor * gather_logits(ggml_tensor * logits, const llama_kv_head_runs & runs) const;
+};
+
+ggml_tensor * llama_kv_headwise::layer_graph::gather_logits(ggml_tensor * logits, const llama_kv_head_runs & runs) const {
     if (!logits) {
         return nullptr;
     }
@@ -54,6 +80,53 @@ static ggml_tensor * gather_logits(const llm_graph_context & gctx, ggml_tensor *
     auto * ctx = gctx.ctx0;
     auto * t   = llama_kv_heads_gather(ctx, ggml_reshape_3d(ctx, logits, 1, logits->ne[0], 1), runs, ratio);
     auto * res = ggml_reshape_1d(ctx, ggml_is_contiguous(t) ? t : ggml_cont(ctx, t), ggml_nelements(t));
+    ggml_build_forward_expand(gctx.gf, res);
+    return res;
+}
+
+llama_kv_headwise::layer_graph::part llama_kv_headwise::layer_graph::build_part(const group & g, ggml_tensor * sink_logits) {
+    auto * ctx = gctx.ctx0;
+
+    const auto & runs = l.runs[g.ig];
+    const auto & t    = inp.of(g.at);
+    const auto & rot  = inp.rotations[g.ig];
+
+    auto * k_all = g.kv->get_k(ctx, l.src, g.at->n_kv, g.at->sinfo);
+    auto * v_all = g.kv->get_v(ctx, l.src, g.at->n_kv, g.at->sinfo);
+
+    if (t.mask->ne[0] > k_all->ne[2]) {
+        // a layer that reuses another's cache has no tokens of its own to put there
+        auto & staged = inp.staged[{ g.ig, l.src }];
+        if (has_kv) {
+            staged.first  = llama_kv_heads_stage(gctx, k_all, k.by(rot.k), runs, t.mask->ne[0]);
+            staged.second = llama_kv_heads_stage(gctx, v_all, v.by(rot.v), runs, t.mask->ne[0]);
+        }
+        k_all = staged.first;
+        v_all = staged.second;
+    }
+
+    auto * q_part = llama_kv_heads_gather(ctx, q.by(rot.k), runs, ratio);
+    ggml_build_forward_expand(gctx.gf, q_part);
+
+    return { q_part, k_all, v_all, t.mask, gather_logits(sink_logits, runs), rot.v };
+}
+
+bool llama_kv_headwise::layer_graph::store(const group & g) {
+    const auto & at  = g.kv->layers[g.kv->map_layer_ids.at(l.src)];
+    const auto & t   = inp.of(g.at);
+    const auto & rot = inp.rotations[g.ig];
+
+    if (auto * cur = k.by(rot.k)) {
+        llama_kv_heads_store(gctx, at.k, cur, t.rows, t.tokens, l.runs[g.ig]);
+    }
+    if (auto * cur = v.by(rot.v)) {
+        llama_kv_heads_store(gctx, at.v, cur, t.rows, t.tokens, l.runs[g.ig]);
+    }
+    return at.k->buffer && ggml_backend_buffer_is_host(at.k->buffer);
+}
+
+ggml_tensor * llama_kv_headwise::layer_graph::attend(const part & p, float kq_scale, int il) const {
+    auto * res = gctx.build_attn_mha(p.q, p.k, p.v, nullptr, p.mask, p.sink_logits, nullptr, 0, kq_scale, il);
     ggml_build_forward_expand(gctx.gf, res);
     return res;
 }
@@ -66,75 +139,36 @@ ggml_tensor * llama_kv_headwise::build_attn(
         ggml_tensor * sink_logits,
               float   kq_scale,
                 int   il) {
-    auto * ctx = gctx.ctx0;
-    auto & inp = llm_graph_input_headwise::get(gctx, this);
+    const auto & l = layers[il];
 
-    const auto & layer = layers[il];
-
-    const int64_t n_head_kv = layer.n_head;
-    const int64_t ratio     = q_cur->ne[1]/n_head_kv; // query heads of each KV head
-
-    rotated q_as(gctx, q_cur);
-    rotated k_as(gctx, k_cur);
-    rotated v_as(gctx, v_cur);
+    layer_graph graph(gctx, llm_graph_input_headwise::get(gctx, this), l, q_cur, k_cur, v_cur);
 
     std::vector<const group *> used;
     for (const auto & g : groups) {
-        if (!layer.runs[g->ig].empty()) {
+        if (!l.runs[g->ig].empty()) {
             used.push_back(g.get());
         }
     }
 
-    std::vector<part> parts;
+    std::vector<layer_graph::part> parts;
     for (const auto * g : used) {
-        const auto & runs = layer.runs[g->ig];
-        const auto & t    = inp.of(g->at);
-        const auto & rot  = inp.rotations[g->ig];
-
-        auto * k = g->kv->get_k(ctx, layer.src, g->at->n_kv, g->at->sinfo);
-        auto * v = g->kv->get_v(ctx, layer.src, g->at->n_kv, g->at->sinfo);
-
-        if (t.mask->ne[0] > k->ne[2]) {
-            // a layer that reuses another's cache has no tokens of its own to put there
-            auto & staged = inp.staged[{ g->ig, layer.src }];
-            if (k_cur && v_cur) {
-                staged.first  = llama_kv_heads_stage(gctx, k, k_as.by(rot.k), runs, t.mask->ne[0]);
-                staged.second = llama_kv_heads_stage(gctx, v, v_as.by(rot.v), runs, t.mask->ne[0]);
-            }
-            k = staged.first;
-            v = staged.second;
-        }
-
-        auto * q = llama_kv_heads_gather(ctx, q_as.by(rot.k), runs, ratio);
-        ggml_build_forward_expand(gctx.gf, q);
-
-        parts.push_back({ q, k, v, t.mask, gather_logits(gctx, sink_logits, runs, ratio), rot.v });
+        parts.push_back(graph.build_part(*g, sink_logits));
     }
 
     // first all writes, then all attention: the CPU computes neighbours of a kind without waiting in between
     bool on_cpu = true;
     for (const auto * g : used) {
-        const auto & l   = g->kv->layers[g->kv->map_layer_ids.at(layer.src)];
-        const auto & t   = inp.of(g->at);
-        const auto & rot = inp.rotations[g->ig];
-        if (k_cur) {
-            llama_kv_heads_store(gctx, l.k, k_as.by(rot.k), t.rows, t.tokens, layer.runs[g->ig]);
-        }
-        if (v_cur) {
-            llama_kv_heads_store(gctx, l.v, v_as.by(rot.v), t.rows, t.tokens, layer.runs[g->ig]);
-        }
-        on_cpu = on_cpu && l.k->buffer && ggml_backend_buffer_is_host(l.k->buffer);
+        on_cpu = graph.store(*g) && on_cpu;
     }
 
     std::vector<ggml_tensor *> outs;
     for (const auto & p : parts) {
-        outs.push_back(gctx.build_attn_mha(p.q, p.k, p.v, nullptr, p.mask, p.sink_logits, nullptr, 0, kq_scale, il));
-        ggml_build_forward_expand(gctx.gf, outs.back());
+        outs.push_back(graph.attend(p, kq_scale, il));
     }
 
     for (size_t i = 0; i < parts.size(); ++i) {
         if (parts[i].v_rot) {
-            outs[i] = llama_mul_mat_hadamard(ctx, outs[i], parts[i].v_rot); // back, as it is its own inverse
+            outs[i] = llama_mul_mat_hadamard(gctx.ctx0, outs[i], parts[i].v_rot); // back, as it is its own inverse
             ggml_build_forward_expand(gctx.gf, outs[i]);
         }
     }
@@ -143,7 +177,7 @@ ggml_tensor * llama_kv_headwise::build_attn(
         return outs[0];
     }
 
-    auto * cur = llama_kv_heads_merge(gctx, outs, layer.spans, owner->hparams.n_embd_head_v(layer.src)*q_cur->ne[1], n_head_kv, on_cpu);
+    auto * cur = llama_kv_heads_merge(gctx, outs, l.spans, owner->hparams.n_embd_head_v(l.src)*q_cur->ne[1], l.n_head, on_cpu);
     ggml_build_forward_expand(gctx.gf, cur);
 
     return cur;

@@ -189,6 +189,8 @@ private:
         std::vector<llama_kv_head_span> spans; // all heads in order
     };
 
+    struct layer_graph; // a layer in a graph that is being built
+
     void add_group(int32_t ig, const llama_model & model, const owner_params & params);
     cells & cells_of(hwkv_rule rule); // made when the first group asks
     void check_size() const; // throws if the allocation is not what the plan promised

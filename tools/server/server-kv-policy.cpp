@@ -402,7 +402,7 @@ void server_kv_policy::pack(int id_slot, checkpoints & list, bool turn, const st
         if (!pack_state(ctx, id_slot, *packed, packed->tgt, lists) || (ctx_dft && !pack_state(ctx_dft, id_slot, *packed, packed->dft, lists))) {
             list.erase(newest);
         } else {
-            // writing it has let go of what no continuation needs, and it holds no more than that
+            // writing it has evicted what no continuation needs, and it holds no more than that
             newest->pos_min = llama_memory_seq_pos_min(llama_get_memory(ctx), id_slot);
         }
     } catch (const std::exception & e) {

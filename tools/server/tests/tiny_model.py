@@ -1,4 +1,4 @@
-"""A tiny random model with a policy whose windows let go of most of a prompt."""
+"""A tiny random model with a policy whose windows evict most of a prompt."""
 
 from pathlib import Path
 
