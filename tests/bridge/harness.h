@@ -103,6 +103,7 @@ void compare_logits(struct difference * d, const float * a, const float * b, int
 int decode_tokens(struct llama_context * ctx, const llama_token * tokens, int32_t n, llama_pos pos, llama_seq_id seq, int32_t n_out);
 
 llama_token * random_tokens(const struct llama_model * model, int32_t n, uint32_t seed);
+enum ggml_type type_from_name(const char * name); // exits with 2 if ggml has none
 void die(const char * what);                      // prints and exits with 1
 void print_difference(const struct difference * d); // the start of the JSON line
 

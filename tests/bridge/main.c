@@ -23,7 +23,7 @@ static void quiet(enum ggml_log_level level, const char * text, void * user_data
     }
 }
 
-static enum ggml_type type_from_name(const char * name) {
+enum ggml_type type_from_name(const char * name) {
     for (int i = 0; i < GGML_TYPE_COUNT; i++) {
         const char * other = ggml_type_name((enum ggml_type) i);
         if (other && strcmp(other, name) == 0) {

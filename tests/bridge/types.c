@@ -58,17 +58,6 @@ struct hwkv_policy * typed_policy(const struct hwkv_policy * policy, int32_t ip,
     return res;
 }
 
-static enum ggml_type type_in_ggml(enum hwkv_type type) {
-    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
-        const char * name = ggml_type_name((enum ggml_type) i);
-        if (name && strcmp(name, hwkv_type_name(type)) == 0) {
-            return (enum ggml_type) i;
-        }
-    }
-    die("ggml does not have the type of a head");
-    return GGML_TYPE_F32;
-}
-
 void round_heads(const struct reference * ref, int32_t jl, struct ggml_tensor * cache, bool is_k) {
     const struct hwkv_layer * layer    = &hwkv_policy_geometry(ref->policy)->layers[jl];
     const struct hwkv_entry * codebook = hwkv_policy_codebook(ref->policy, NULL);
@@ -78,7 +67,7 @@ void round_heads(const struct reference * ref, int32_t jl, struct ggml_tensor * 
     for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
         const int32_t ih_type = (ih + ref->opt->type_error) % layer->n_head_kv;
         const struct hwkv_entry * entry = &codebook[point->entries[hwkv_policy_unit(ref->policy, jl, ih_type)]];
-        const enum ggml_type type = type_in_ggml(is_k ? entry->type_k : entry->type_v);
+        const enum ggml_type type = type_from_name(hwkv_type_name(is_k ? entry->type_k : entry->type_v));
         if (type == GGML_TYPE_F32) {
             continue;
         }

@@ -4,6 +4,7 @@
 
 #include "hwkv-json.h"
 #include "tool-groups.h"
+#include "tool-print.h"
 
 #include <cmath>
 #include <new>
@@ -15,10 +16,6 @@ static json window_json(int32_t window) {
     return window == HWKV_FULL ? json("full") : json(window);
 }
 
-static std::string window_name(int32_t window) {
-    return window == HWKV_FULL ? "full" : std::to_string(window);
-}
-
 static json number_json(double x) {
     return std::isnan(x) ? json(nullptr) : json(x);
 }
@@ -27,7 +24,7 @@ static json number_json(double x) {
 static json groups_json(const hwkv_plan * plan) {
     hwkv_json * tree = tool_groups_json(plan);
     char      * text = nullptr;
-    const int status = hwkv_json_print_compact(&text, tree, nullptr);
+    const int status = tree ? hwkv_json_print_compact(&text, tree, nullptr) : HWKV_ERR_NOMEM;
     hwkv_json_free(tree);
     if (status != 0) {
         throw std::bad_alloc();
@@ -199,7 +196,8 @@ std::string server_kv_policy::metrics(bool decoding, const server_prompt_cache *
         head(name, "gauge", help);
         for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
             const auto * g = hwkv_plan_group(plan, ig);
-            out << "llamacpp:kv_policy_" << name << "{window=\"" << window_name(g->entry.window) << "\",type_k=\"" << hwkv_type_name(g->entry.type_k)
+            char window[16];
+            out << "llamacpp:kv_policy_" << name << "{window=\"" << tool_window_name(g->entry.window, window) << "\",type_k=\"" << hwkv_type_name(g->entry.type_k)
                 << "\",type_v=\"" << hwkv_type_name(g->entry.type_v) << "\"} " << get(ig, *g) << "\n";
         }
     };
