@@ -63,6 +63,16 @@ function(hwkv_add_upstream dir)
 
     add_subdirectory("${dir}" "${CMAKE_BINARY_DIR}/upstream" EXCLUDE_FROM_ALL)
 
+    # gcc optimises away most of the tile configuration that this llama.cpp makes for AMX: the first product with quantised weights
+    # ends in SIGILL on CPUs that have it (upstream's pull request 26954)
+    if (TARGET ggml-cpu AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+        include(CheckCCompilerFlag)
+        check_c_compiler_flag(-mno-amx-tile HWKV_HAS_AMX_FLAGS)
+        if (HWKV_HAS_AMX_FLAGS)
+            target_compile_options(ggml-cpu PRIVATE -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
+        endif()
+    endif()
+
     # gcc 12 warns about its own AVX-512 headers, hundreds of lines of it
     if (TARGET ggml-cpu AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
         target_compile_options(ggml-cpu PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
