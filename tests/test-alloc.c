@@ -8,6 +8,8 @@
 #include "hwkv.h"
 #include "testing.h"
 
+#include <cjson/cJSON.h>
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -287,7 +289,9 @@ int main(void) {
         fprintf(stderr, "%s: cannot make a directory: %s\n", g_dir, strerror(errno));
         return 1;
     }
+    // the library leaves cJSON's hooks to the program, which is this one
     hwkv_set_allocator(alloc_counted, free_counted);
+    cJSON_InitHooks(&(cJSON_Hooks) { .malloc_fn = alloc_counted, .free_fn = free_counted });
     struct hwkv_error err = { 0 };
     if (hwkv_policy_load(&g_policy, g_source, &err) || hwkv_policy_print(&g_reference, g_policy, &err)) {
         fprintf(stderr, "%s: %s\n", g_source, err.msg);
@@ -298,6 +302,7 @@ int main(void) {
     hwkv_policy_free(g_policy);
     CHECK_EQ_INT(g_live, 0);
     hwkv_set_allocator(NULL, NULL);
+    cJSON_InitHooks(NULL);
     CHECK(rmdir(g_dir) == 0);
     return testing_result();
 }

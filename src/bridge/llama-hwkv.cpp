@@ -4,6 +4,8 @@
 #include "llama-hwkv-model.h"
 #include "llama-kv-headwise.h"
 
+#include "hwkv-number.h"
+
 #include <cstdio>
 #include <string>
 
@@ -125,6 +127,6 @@ void llama_kv_policy_cache_text(const llama_context * ctx, char * text, size_t s
         }
     }
 
-    snprintf(text, size, "%s%u stream%s, flash attention %s, RoPE %g/%g", types.c_str(), hwkv_plan_n_stream(plan), hwkv_plan_n_stream(plan) == 1 ? "" : "s",
+    hwkv_snprintf(text, size, "%s%u stream%s, flash attention %s, RoPE %g/%g", types.c_str(), hwkv_plan_n_stream(plan), hwkv_plan_n_stream(plan) == 1 ? "" : "s",
             cparams.flash_attn ? "on" : "off", cparams.rope_freq_base, cparams.rope_freq_scale);
 }

@@ -1,8 +1,8 @@
 // The error filler, and the text that goes into errors: cut at whole characters, on one line.
 
 #include "hwkv-error.h"
+#include "hwkv-number.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -112,7 +112,7 @@ int hwkv_fail(struct hwkv_error * err, int code, const char * path, const char *
     char    text[1024];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
+    hwkv_vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
 
     hwkv_copy(err->msg, sizeof(err->msg), text);

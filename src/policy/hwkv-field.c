@@ -1,8 +1,8 @@
 // Typed reading of JSON nodes. Nothing here builds a path unless it has something to say about it.
 
 #include "hwkv-impl.h"
+#include "hwkv-number.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ int hwkv_fail_at(struct hwkv_error * err, int code, const struct hwkv_at * at, c
     path_text(path, sizeof(path), at);
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
+    hwkv_vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     return hwkv_fail(err, code, path, "%s", text);
 }

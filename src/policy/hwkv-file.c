@@ -57,13 +57,12 @@ int hwkv_policy_parse(struct hwkv_policy ** out, const char * text, size_t size,
     if (size > HWKV_FILE_MAX) {
         return hwkv_fail(err, HWKV_ERR_TOO_LARGE, NULL, "found %zu bytes, expected at most %u", size, HWKV_FILE_MAX);
     }
-    struct hwkv_arena  arena = { 0 };
-    struct hwkv_json * root  = NULL;
-    int status = hwkv_json_parse_in(&root, &arena, text, size, err);
+    struct hwkv_json * root = NULL;
+    int status = hwkv_json_parse(&root, text, size, err);
     if (status == 0) {
         status = hwkv_policy_read_json(out, root, err);
     }
-    hwkv_json_free_in(root, &arena);
+    hwkv_json_free(root);
     if (status == 0) {
         struct hwkv_sha256 s;
         hwkv_sha256_init(&s);

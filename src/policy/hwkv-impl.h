@@ -12,18 +12,6 @@ void * hwkv_alloc    (size_t n, size_t size); // zeroed; NULL on overflow or whe
 void * hwkv_alloc_raw(size_t size);           // not zeroed
 void   hwkv_free     (void * ptr);            // NULL is fine
 
-// Memory that is taken piece by piece and released at once. Starts zeroed; pieces are not.
-struct hwkv_arena {
-    struct hwkv_chunk * chunks; // the newest first
-    char              * at;     // the free end of the newest
-    size_t              left;
-    void              * last;   // the newest piece
-};
-
-void * hwkv_arena_alloc(struct hwkv_arena * arena, size_t size); // NULL when memory is out
-void   hwkv_arena_undo (struct hwkv_arena * arena, void * ptr);  // gives ptr back if it is the newest piece
-void   hwkv_arena_free (struct hwkv_arena * arena);
-
 // hwkv-json-scan.c
 
 // Checks that text is strict JSON and UTF-8 within the depth limit; cJSON alone accepts more than JSON.
@@ -31,11 +19,6 @@ int hwkv_json_scan(const char * text, size_t size, struct hwkv_error * err);
 
 // hwkv-json.c
 
-// hwkv_json_parse for large texts: the nodes are in the arena, and cannot become part of another tree.
-int  hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const char * text, size_t size, struct hwkv_error * err);
-void hwkv_json_free_in (struct hwkv_json * node, struct hwkv_arena * arena);
-// Makes cJSON take its memory from hwkv_set_allocator's.
-void hwkv_json_set_hooks(void);
 // What was given to hwkv_json_new_int or hwkv_json_new_uint where a double does not print it; else NULL.
 const char * hwkv_json_digits(const struct hwkv_json * node);
 
@@ -105,6 +88,11 @@ int hwkv_read_int64(int64_t * out, const struct hwkv_at * object, const char * k
 int hwkv_read_int32(int32_t * out, const struct hwkv_at * object, const char * key, int32_t min, int32_t max, struct hwkv_error * err);
 int hwkv_read_text (char * out, size_t out_size, const struct hwkv_at * object, const char * key, struct hwkv_error * err);
 int hwkv_read_hash (char out[65], const struct hwkv_at * object, const char * key, bool may_be_empty, struct hwkv_error * err);
+
+// hwkv-point.c
+
+// Adds a point whose validation is one JSON object as compact text, or NULL; it is taken over, and freed when this fails.
+int hwkv_policy_put_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, char * validation, struct hwkv_error * err);
 
 // hwkv-point-read.c, hwkv-policy-read.c
 

@@ -2,6 +2,7 @@
 // lines of their own, and the same tree always gives the same bytes.
 
 #include "hwkv-impl.h"
+#include "hwkv-number.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -138,7 +139,9 @@ static void put_node(struct text * t, const struct hwkv_json * node, int indent,
 
 static int print(char ** out, const struct hwkv_json * node, int indent, struct hwkv_error * err) {
     struct text t = { 0 };
+    const struct hwkv_locale locale = hwkv_locale_enter();
     put_node(&t, node, indent, false);
+    hwkv_locale_leave(locale);
     if (indent >= 0) {
         put(&t, "\n", 1);
     }

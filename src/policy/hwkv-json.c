@@ -1,6 +1,7 @@
 // The only file that knows cJSON. A node of ours is a cJSON item under another name.
 
 #include "hwkv-impl.h"
+#include "hwkv-number.h"
 
 #include <cjson/cJSON.h>
 
@@ -18,44 +19,8 @@ static struct hwkv_json * to_node(cJSON * item) {
     return (struct hwkv_json *) (void *) item;
 }
 
-//
-// memory
-//
-
-// Where the nodes of the text go that this thread is parsing. Outside of parsing the hooks below are plain, so other
-// users of cJSON in the process notice nothing.
-static _Thread_local struct hwkv_arena * t_arena;
-
-static void * hook_alloc(size_t size) {
-    return t_arena ? hwkv_arena_alloc(t_arena, size) : hwkv_alloc_raw(size);
-}
-
-static void hook_free(void * ptr) {
-    if (t_arena) {
-        hwkv_arena_undo(t_arena, ptr);
-    } else {
-        hwkv_free(ptr);
-    }
-}
-
-// cJSON's hooks are global. Setting them before main races with nobody, and a program that sets its own later keeps
-// them: then the arena stays empty and nodes are released one by one.
-__attribute__((constructor))
-void hwkv_json_set_hooks(void) {
-    cJSON_Hooks hooks = { hook_alloc, hook_free };
-    cJSON_InitHooks(&hooks);
-}
-
 void hwkv_json_free(struct hwkv_json * node) {
     cJSON_Delete((cJSON *) (void *) node);
-}
-
-void hwkv_json_free_in(struct hwkv_json * node, struct hwkv_arena * arena) {
-    if (arena && arena->chunks) {
-        hwkv_arena_free(arena);
-    } else {
-        hwkv_json_free(node);
-    }
 }
 
 //
@@ -111,7 +76,7 @@ static int check_tree(cJSON * item, const struct hwkv_at * at, struct hwkv_error
     return status;
 }
 
-int hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const char * text, size_t size, struct hwkv_error * err) {
+int hwkv_json_parse(struct hwkv_json ** out, const char * text, size_t size, struct hwkv_error * err) {
     *out = NULL;
     int status = hwkv_json_scan(text, size, err);
     if (status) {
@@ -119,9 +84,9 @@ int hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const
     }
     // the text is known to be good, so all that can fail is memory
     const char * end = NULL;
-    t_arena = arena;
+    const struct hwkv_locale locale = hwkv_locale_enter();
     cJSON * item = cJSON_ParseWithLengthOpts(text, size, &end, false);
-    t_arena = NULL;
+    hwkv_locale_leave(locale);
     if (item) {
         const struct hwkv_at at = hwkv_at_root(to_node(item));
         status = check_tree(item, &at, err);
@@ -129,15 +94,11 @@ int hwkv_json_parse_in(struct hwkv_json ** out, struct hwkv_arena * arena, const
         status = hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     if (status) {
-        hwkv_json_free_in(to_node(item), arena);
+        cJSON_Delete(item);
         return status;
     }
     *out = to_node(item);
     return 0;
-}
-
-int hwkv_json_parse(struct hwkv_json ** out, const char * text, size_t size, struct hwkv_error * err) {
-    return hwkv_json_parse_in(out, NULL, text, size, err);
 }
 
 //

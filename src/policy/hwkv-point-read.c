@@ -133,9 +133,19 @@ static int read_rule(struct hwkv_point_params * params, char method[HWKV_NAME_MA
     return status;
 }
 
+// What a file says is checked already: it is kept as it was printed, not read again.
+static int read_validation(char ** out, const struct hwkv_at * at, struct hwkv_error * err) {
+    if (!at->node) {
+        return 0;
+    }
+    const int status = hwkv_expect_type(at, HWKV_JSON_OBJECT, err);
+    return status ? status : hwkv_json_print_compact(out, at->node, err);
+}
+
 static int read_arrays(struct hwkv_policy * p, struct hwkv_point_params * params, const struct hwkv_at * at, struct hwkv_error * err) {
-    const struct hwkv_at at_windows = hwkv_at_member(at, "windows");
-    const struct hwkv_at at_scores  = hwkv_at_member(at, "scores");
+    const struct hwkv_at at_windows    = hwkv_at_member(at, "windows");
+    const struct hwkv_at at_scores     = hwkv_at_member(at, "scores");
+    const struct hwkv_at at_validation = hwkv_at_member(at, "validation");
     int status = check_shape(&p->geo, &at_windows, err);
     if (status == 0 && at_scores.node) {
         status = check_shape(&p->geo, &at_scores, err);
@@ -155,22 +165,18 @@ static int read_arrays(struct hwkv_policy * p, struct hwkv_point_params * params
     if (status == 0 && at_scores.node) {
         status = read_scores(scores, p->n_codebook, &at_scores, err);
     }
+    char * validation = NULL;
+    if (status == 0) {
+        status = read_validation(&validation, &at_validation, err);
+    }
     if (status == 0) {
         params->entries = entries;
         params->scores  = scores;
-        status = hwkv_policy_add_point(p, params, err);
+        status = hwkv_policy_put_point(p, params, validation, err);
     }
     hwkv_free(entries);
     hwkv_free(scores);
     return status;
-}
-
-static int read_validation(char ** out, const struct hwkv_at * at, struct hwkv_error * err) {
-    if (!at->node) {
-        return 0;
-    }
-    const int status = hwkv_expect_type(at, HWKV_JSON_OBJECT, err);
-    return status ? status : hwkv_json_print_compact(out, at->node, err);
 }
 
 static int read_point(struct hwkv_policy * p, const struct hwkv_at * at, struct hwkv_error * err) {
@@ -181,7 +187,6 @@ static int read_point(struct hwkv_policy * p, const struct hwkv_at * at, struct 
     char name[HWKV_NAME_MAX];
     char method[HWKV_NAME_MAX];
     char artifact_id[65];
-    char * validation = NULL;
     struct hwkv_point_params params = { .name = name, .artifact_id = artifact_id };
     int status = hwkv_expect_keys(at, keys, sizeof(keys) / sizeof(keys[0]), err);
     if (status == 0) {
@@ -194,14 +199,8 @@ static int read_point(struct hwkv_policy * p, const struct hwkv_at * at, struct 
         status = hwkv_read_hash(artifact_id, at, "artifact_id", false, err);
     }
     if (status == 0) {
-        const struct hwkv_at at_validation = hwkv_at_member(at, "validation");
-        status = read_validation(&validation, &at_validation, err);
-    }
-    if (status == 0) {
-        params.validation = validation;
         status = read_arrays(p, &params, at, err);
     }
-    hwkv_free(validation);
     return status ? status : check_derived(&p->points[p->n_point - 1], at, err);
 }
 

@@ -1,6 +1,7 @@
 // Operating points: adding them with their derived numbers, and what is recorded beside them.
 
 #include "hwkv-impl.h"
+#include "hwkv-number.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -97,7 +98,7 @@ static void content_id(const struct hwkv_policy * policy, const struct hwkv_poin
         hwkv_sha256_i64(&s, policy->codebook[i].window);
     }
     char tau[32];
-    snprintf(tau, sizeof(tau), "%.17g", p->tau);
+    hwkv_snprintf(tau, sizeof(tau), "%.17g", p->tau);
     hwkv_sha256_string(&s, p->method ? p->method : tau);
     for (int32_t u = 0; u < hwkv_policy_n_unit(policy); u++) {
         hwkv_sha256_i64(&s, policy->codebook[p->entries[u]].window);
@@ -187,56 +188,68 @@ static int reserve_point(struct hwkv_policy * policy, struct hwkv_error * err) {
     return 0;
 }
 
-int hwkv_policy_add_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, struct hwkv_error * err) {
-    if (!policy || !params || !params->entries) {
-        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy and a point with entries");
+// What a point has of its own, before it is part of the policy.
+static int fill_point(struct hwkv_point * point, const struct hwkv_policy * policy, const struct hwkv_point_params * params, struct hwkv_error * err) {
+    const struct hwkv_cache cache = hwkv_policy_cache(policy);
+    const size_t n_unit  = (size_t) hwkv_policy_n_unit(policy);
+    const size_t n_score = n_unit * (size_t) policy->n_codebook;
+    point->entries = hwkv_alloc(n_unit, sizeof(*point->entries));
+    point->scores  = params->scores ? hwkv_alloc(n_score, sizeof(*point->scores)) : NULL;
+    if (!point->entries || (params->scores && !point->scores)) {
+        hwkv_free(point->entries);
+        hwkv_free(point->scores);
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
+    memcpy(point->entries, params->entries, n_unit * sizeof(*point->entries));
+    if (params->scores) {
+        memcpy(point->scores, params->scores, n_score * sizeof(*point->scores));
+    }
+    hwkv_copy(point->name, sizeof(point->name), params->name);
+    hwkv_copy(point->method, sizeof(point->method), params->method ? params->method : "");
+    point->tau       = params->tau;
+    point->retention = hwkv_retention(&policy->geo, policy->codebook, params->entries, &cache);
+    point->bytes     = hwkv_cost(&policy->geo, policy->codebook, params->entries, &cache);
+    point->min_score = params->scores ? lowest_score(policy, params->entries, params->scores) : (double) NAN;
+    if (params->artifact_id) {
+        hwkv_copy(point->artifact_id, sizeof(point->artifact_id), params->artifact_id);
+    } else {
+        content_id(policy, params, point->artifact_id);
+    }
+    return 0;
+}
+
+int hwkv_policy_put_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, char * validation, struct hwkv_error * err) {
+    struct hwkv_point point = { .validation = validation };
     char path[64];
     snprintf(path, sizeof(path), "$.operating_points[%d]", (int) policy->n_point);
     if (policy->n_point == HWKV_POINT_MAX) {
+        hwkv_free(validation);
         return hwkv_fail(err, HWKV_ERR_RANGE, path, "found more than %d operating points", HWKV_POINT_MAX);
     }
     int status = validate_point(policy, params, path, err);
     if (status == 0) {
         status = reserve_point(policy, err);
     }
-    if (status) {
-        return status;
-    }
-
-    const struct hwkv_cache cache = hwkv_policy_cache(policy);
-    const size_t n_unit  = (size_t) hwkv_policy_n_unit(policy);
-    const size_t n_score = n_unit * (size_t) policy->n_codebook;
-    struct hwkv_point point = { 0 };
-    point.entries = hwkv_alloc(n_unit, sizeof(*point.entries));
-    point.scores  = params->scores ? hwkv_alloc(n_score, sizeof(*point.scores)) : NULL;
-    if (!point.entries || (params->scores && !point.scores)) {
-        status = hwkv_fail(err, HWKV_ERR_NOMEM, path, "out of memory");
-    } else {
-        status = copy_object(&point.validation, params->validation, 3, path, err);
+    if (status == 0) {
+        status = fill_point(&point, policy, params, err);
     }
     if (status) {
-        hwkv_free(point.entries);
-        hwkv_free(point.scores);
+        hwkv_free(validation);
         return status;
-    }
-    memcpy(point.entries, params->entries, n_unit * sizeof(*point.entries));
-    if (params->scores) {
-        memcpy(point.scores, params->scores, n_score * sizeof(*point.scores));
-    }
-    hwkv_copy(point.name, sizeof(point.name), params->name);
-    hwkv_copy(point.method, sizeof(point.method), params->method ? params->method : "");
-    point.tau       = params->tau;
-    point.retention = hwkv_retention(&policy->geo, policy->codebook, params->entries, &cache);
-    point.bytes     = hwkv_cost(&policy->geo, policy->codebook, params->entries, &cache);
-    point.min_score = params->scores ? lowest_score(policy, params->entries, params->scores) : (double) NAN;
-    if (params->artifact_id) {
-        hwkv_copy(point.artifact_id, sizeof(point.artifact_id), params->artifact_id);
-    } else {
-        content_id(policy, params, point.artifact_id);
     }
     policy->points[policy->n_point++] = point;
     return 0;
+}
+
+int hwkv_policy_add_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, struct hwkv_error * err) {
+    if (!policy || !params || !params->entries) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a policy and a point with entries");
+    }
+    char path[64];
+    snprintf(path, sizeof(path), "$.operating_points[%d].validation", (int) policy->n_point);
+    char * validation = NULL;
+    const int status = copy_object(&validation, params->validation, 3, path, err);
+    return status ? status : hwkv_policy_put_point(policy, params, validation, err);
 }
 
 int hwkv_policy_select(struct hwkv_policy * policy, const char * name, struct hwkv_error * err) {

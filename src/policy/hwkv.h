@@ -120,8 +120,9 @@ const char * hwkv_err_name(int code);
 // One line for people: path or line:column, then the message. Always terminated; returns buf.
 char * hwkv_error_format(const struct hwkv_error * err, char * buf, size_t buf_size);
 
-// All memory of the library comes from here. Set before anything else and from one thread only; NULLs restore
-// malloc and free. Objects must be freed under the allocator that made them.
+// All memory of the library comes from here, but for what cJSON takes while a text is read or written: its hooks belong to the
+// program. Set before anything else and from one thread only; NULLs restore malloc and free. Objects must be freed under the
+// allocator that made them.
 void hwkv_set_allocator(void * (*alloc)(size_t size), void (*release)(void * ptr));
 
 //

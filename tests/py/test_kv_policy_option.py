@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
 import tiny_gguf
+
+from headwisekv.core import ROOT
 
 pytestmark = pytest.mark.bridge
 
@@ -99,6 +102,21 @@ def test_the_reason_is_the_last_line(program, model, tool, tmp_path):
     result = run_merged(program(tool), "-m", model, "-c", 512, "--offline", "--kv-policy", file, *more)
     assert result.returncode == 1
     check_last_line(result, f"KV policy {file}: $: found an array, expected an object")
+
+
+def test_a_locale_with_a_decimal_comma_changes_nothing(program, model):
+    """llama-completion takes the user's locale, with which numbers of a policy could not be read."""
+    tool = program("llama-completion")
+    locales = tool.parent.parent / "tests" / "locale"
+    if not (locales / "de_DE.UTF-8").exists():
+        pytest.skip("no locale de_DE.UTF-8 was made: localedef or Debian's package locales is missing")
+    args = (tool, "-m", model, "-p", "The capital of France is", "-n", 4, "-c", 512, "-t", 1, "--temp", 0, "-no-cnv", "--offline",
+            "--kv-policy", ROOT / "policies" / "smollm2-135m-instruct-8k.json")
+    plain = run(*args)
+    german = run(*args, env={"LOCPATH": str(locales), "LC_ALL": "de_DE.UTF-8"})
+    assert plain.returncode == german.returncode == 0, german.stderr[-2000:]
+    assert "MiB, V" in german.stderr and "," in re.search(r"K +([\d.,]+) MiB", german.stderr)[1]  # the locale is in use
+    assert german.stdout == plain.stdout
 
 
 @pytest.mark.parametrize("slots, line", [((), True), (("-np", 3, "--kv-unified"), True), (("-np", 1), False), (("-np", 4), False)], ids=str)
