@@ -1,6 +1,7 @@
-// The bridge's view of a model must not depend on how the model was loaded.
+// The bridge's view of a model must not depend on how the model was loaded, nor on what memory it has.
 // usage: test-bridge-model [MODEL...]; without arguments it writes and uses a small model of its own.
 
+#include "llama-hwkv.h"
 #include "llama-hwkv-model.h"
 #include "testing.h"
 
@@ -26,14 +27,30 @@ static void log_nothing(enum ggml_log_level level, const char * text, void * use
 }
 
 //
-// a small llama model with tied embeddings
+// a small model of llama's kind with tied embeddings
 //
 
 struct writer {
     struct gguf_context * gguf;
     struct ggml_context * ggml;
     enum ggml_type        type; // of the matrices
+    const char          * arch;
 };
+
+static const char * key_of(const struct writer * w, const char * name, char buf[64]) {
+    snprintf(buf, 64, "%s.%s", w->arch, name);
+    return buf;
+}
+
+static void set_u32(const struct writer * w, const char * name, uint32_t value) {
+    char key[64];
+    gguf_set_val_u32(w->gguf, key_of(w, name, key), value);
+}
+
+static void set_f32(const struct writer * w, const char * name, float value) {
+    char key[64];
+    gguf_set_val_f32(w->gguf, key_of(w, name, key), value);
+}
 
 static void add_matrix(struct writer * w, const char * name, int64_t ne0, int64_t ne1) {
     struct ggml_tensor * t = ne1 > 0 ? ggml_new_tensor_2d(w->ggml, w->type, ne0, ne1) : ggml_new_tensor_1d(w->ggml, GGML_TYPE_F32, ne0);
@@ -83,22 +100,22 @@ static void add_vocab(struct writer * w, const char * extra) {
     gguf_set_arr_data(w->gguf, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types, N_VOCAB);
 }
 
-static int write_model(const char * path, enum ggml_type type, const char * extra_token) {
+static int write_model(const char * path, const char * arch, enum ggml_type type, const char * extra_token) {
     const struct ggml_init_params params = { .mem_size = 4u << 20 };
-    struct writer w = { gguf_init_empty(), ggml_init(params), type };
+    struct writer w = { gguf_init_empty(), ggml_init(params), type, arch };
 
-    gguf_set_val_str(w.gguf, "general.architecture", "llama");
+    gguf_set_val_str(w.gguf, "general.architecture", arch);
     gguf_set_val_str(w.gguf, "general.name", "bridge test");
-    gguf_set_val_u32(w.gguf, "llama.context_length", 512);
-    gguf_set_val_u32(w.gguf, "llama.embedding_length", N_EMBD);
-    gguf_set_val_u32(w.gguf, "llama.block_count", N_LAYER);
-    gguf_set_val_u32(w.gguf, "llama.feed_forward_length", N_FF);
-    gguf_set_val_u32(w.gguf, "llama.attention.head_count", N_HEAD);
-    gguf_set_val_u32(w.gguf, "llama.attention.head_count_kv", N_KV);
-    gguf_set_val_u32(w.gguf, "llama.attention.key_length", D_HEAD);
-    gguf_set_val_u32(w.gguf, "llama.attention.value_length", D_HEAD);
-    gguf_set_val_u32(w.gguf, "llama.rope.dimension_count", D_HEAD);
-    gguf_set_val_f32(w.gguf, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    set_u32(&w, "context_length", 512);
+    set_u32(&w, "embedding_length", N_EMBD);
+    set_u32(&w, "block_count", N_LAYER);
+    set_u32(&w, "feed_forward_length", N_FF);
+    set_u32(&w, "attention.head_count", N_HEAD);
+    set_u32(&w, "attention.head_count_kv", N_KV);
+    set_u32(&w, "attention.key_length", D_HEAD);
+    set_u32(&w, "attention.value_length", D_HEAD);
+    set_u32(&w, "rope.dimension_count", D_HEAD);
+    set_f32(&w, "attention.layer_norm_rms_epsilon", 1e-5f);
     add_vocab(&w, extra_token);
     add_tensors(&w);
 
@@ -182,7 +199,7 @@ static struct hwkv_geometry own_geometry(enum ggml_type type, const char * extra
     struct llama_model_params params = llama_model_default_params();
     params.load_mode = LLAMA_LOAD_MODE_NONE;
     params.no_alloc  = true;
-    CHECK(write_model(path, type, extra_token));
+    CHECK(write_model(path, "llama", type, extra_token));
     struct hwkv_geometry geo = geometry_of(path, params);
     remove(path);
     return geo;
@@ -229,6 +246,33 @@ static void test_geometry__refuses_null(void) {
     CHECK_ERR(llama_hwkv_model_geometry(NULL, NULL, NULL), HWKV_ERR_ARG);
 }
 
+// A model that keeps nothing between two batches: everything that is asked of the memory has an answer.
+static void test_context__without_memory(void) {
+    const char * path = "test-bridge-model-none.gguf";
+    CHECK(write_model(path, "llada", GGML_TYPE_F32, "last"));
+    struct llama_model * model = llama_model_load_from_file(path, llama_model_default_params());
+    CHECK(model != NULL);
+    struct llama_context_params params = llama_context_default_params();
+    params.n_ctx     = 64;
+    params.n_threads = 1;
+    struct llama_context * ctx = model ? llama_init_from_model(model, params) : NULL;
+    CHECK(ctx != NULL);
+    if (ctx) {
+        CHECK(llama_get_memory(ctx) == NULL);
+        CHECK(llama_kv_policy_can_resume(ctx, 0, 0));
+        CHECK(!llama_kv_policy_can_resume(ctx, 0, 1));
+        CHECK_EQ_INT(llama_kv_policy_lost_window(ctx, 0, 1), HWKV_FULL);
+        CHECK_EQ_INT(llama_kv_policy_cache_size(ctx), 0);
+        CHECK(!llama_kv_policy_plan(ctx));
+        CHECK_STR(llama_kv_policy_state_id(ctx), "");
+        llama_free(ctx);
+    }
+    if (model) {
+        llama_model_free(model);
+    }
+    remove(path);
+}
+
 int main(int argc, char ** argv) {
     llama_log_set(log_nothing, NULL);
     llama_backend_init();
@@ -239,11 +283,12 @@ int main(int argc, char ** argv) {
     }
     if (argc == 1) {
         const char * path = "test-bridge-model.gguf";
-        CHECK(write_model(path, GGML_TYPE_F16, "last"));
+        CHECK(write_model(path, "llama", GGML_TYPE_F16, "last"));
         test_geometry__is_the_same_for_every_load(path);
         remove(path);
         test_geometry__has_the_model_s_numbers();
         test_fingerprint__sees_types_and_tokens();
+        test_context__without_memory();
     }
 
     llama_backend_free();

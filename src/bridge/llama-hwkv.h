@@ -37,7 +37,7 @@ LLAMA_API uint32_t llama_kv_policy_cells_used_seq(const struct llama_context * c
 
 // True if a sequence can go on at position p with the same result as a run from the start: every head and every
 // sliding-window layer still holds what p attends to. Recurrent state speaks for itself: llama_memory_seq_rm returns
-// false where it cannot go back.
+// false where it cannot go back. A context without memory (an encoder's) can go on at 0 only.
 LLAMA_API bool llama_kv_policy_can_resume(const struct llama_context * ctx, llama_seq_id seq_id, llama_pos p);
 
 // The window of the first group that stands against it; HWKV_FULL if none does.

@@ -236,6 +236,9 @@ bool llama_kv_headwise::holds_window(const cells & c, llama_seq_id seq_id, llama
 }
 
 bool llama_kv_headwise::can_resume(llama_memory_i * mem, llama_seq_id seq_id, llama_pos p) {
+    if (!mem) {
+        return p == 0; // nothing is kept, so everything starts from there
+    }
     if (p > mem->seq_pos_max(seq_id) + 1) {
         return false;
     }
