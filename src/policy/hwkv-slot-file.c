@@ -306,13 +306,19 @@ static int read_tokens(struct reader * r, struct hwkv_slot * slot, const struct 
     return status;
 }
 
+static int read_state(struct reader * r, struct hwkv_slot * slot, int i, const struct hwkv_slot_expect * expect) {
+    const int status = get_bytes(r, &slot->state[i], &slot->state_size[i], state_max(expect, i, false), i == 0 ? "the state" : "the draft's state");
+    slot->state_at[i] = r->source->size - sizeof(r->hash) - n_left(r) - slot->state_size[i];
+    return status;
+}
+
 static int read_all(struct reader * r, struct hwkv_slot * slot, const struct hwkv_slot_expect * expect) {
     uint32_t n_checkpoint = 0;
     uint32_t n_block      = 0;
     int status = read_ids(r, &expect->id);
     status = status ? status : read_tokens(r, slot, expect);
-    status = status ? status : get_bytes(r, &slot->state[0], &slot->state_size[0], state_max(expect, 0, false), "the state");
-    status = status ? status : get_bytes(r, &slot->state[1], &slot->state_size[1], state_max(expect, 1, false), "the draft's state");
+    status = status ? status : read_state(r, slot, 0, expect);
+    status = status ? status : read_state(r, slot, 1, expect);
     status = status ? status : get(r, &n_checkpoint, sizeof(n_checkpoint));
     status = status ? status : get(r, &n_block, sizeof(n_block));
     if (status == 0 && (n_checkpoint > CHECKPOINTS_MAX || n_block > n_left(r) / HWKV_SLOT_BLOCK_MIN + 2 * n_checkpoint)) {
@@ -407,6 +413,13 @@ int hwkv_slot_read(struct hwkv_slot * slot, const struct hwkv_slot_source * sour
     return status;
 }
 
+void hwkv_slot_drop_states(struct hwkv_slot * slot) {
+    for (int i = 0; i < 2; i++) {
+        hwkv_free(slot->state[i]);
+        slot->state[i] = NULL;
+    }
+}
+
 void hwkv_slot_free(struct hwkv_slot * slot) {
     for (uint32_t i = 0; i < slot->n_checkpoint; i++) {
         hwkv_free(slot->checkpoints[i].blocks[0]);
@@ -416,7 +429,6 @@ void hwkv_slot_free(struct hwkv_slot * slot) {
     hwkv_free(slot->checkpoints);
     hwkv_free(slot->blocks);
     hwkv_free(slot->tokens);
-    hwkv_free(slot->state[0]);
-    hwkv_free(slot->state[1]);
+    hwkv_slot_drop_states(slot);
     memset(slot, 0, sizeof(*slot));
 }

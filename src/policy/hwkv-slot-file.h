@@ -53,6 +53,7 @@ struct hwkv_slot {
     uint64_t  tokens_size;
     uint8_t * state[2];      // the draft's: may be empty
     uint64_t  state_size[2];
+    uint64_t  state_at[2];   // where its bytes begin in the file, of a slot that was read
 
     struct hwkv_slot_block      * blocks;
     uint32_t                      n_block;
@@ -90,6 +91,9 @@ struct hwkv_slot_expect {
 // Zeroed is an empty slot. Errors leave one that can be freed.
 int  hwkv_slot_read(struct hwkv_slot * slot, const struct hwkv_slot_source * source, const struct hwkv_slot_expect * expect, struct hwkv_error * err);
 void hwkv_slot_free(struct hwkv_slot * slot);
+
+// Frees the bytes of the states; their sizes and places stay.
+void hwkv_slot_drop_states(struct hwkv_slot * slot);
 
 // Does everything in it fit together, and with these tokens? Checkpoints with a block that was not taken are not looked at.
 int hwkv_slot_check(const struct hwkv_slot * slot, const struct hwkv_slot_expect * expect, const int32_t * tokens, uint32_t n_tokens, int32_t n_pos,

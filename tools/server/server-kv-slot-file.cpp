@@ -3,6 +3,7 @@
 #include "server-stop.h"
 
 #include "common.h"
+#include "hwkv-hash.h"
 #include "hwkv-slot-file.h"
 #include "llama-hwkv.h"
 
@@ -317,29 +318,105 @@ static FILE * open_file(const std::string & path, uint64_t & size) {
     return file;
 }
 
-// from memory; nothing: the sequence is emptied
-static bool set_state(llama_context * ctx, int id_slot, const uint8_t * data, size_t size) {
+// the bytes of a state, in order
+class state_source {
+public:
+    explicit state_source(size_t size) : size(size), left(size) {}
+    virtual ~state_source() = default;
+
+    bool read(void * dst, size_t n) {
+        if (n > left || !get(static_cast<uint8_t *>(dst), n)) {
+            return false;
+        }
+        left -= n;
+        return true;
+    }
+
+    const size_t size;
+    size_t       left;
+
+private:
+    virtual bool get(uint8_t * dst, size_t n) = 0;
+};
+
+class state_in_memory : public state_source {
+public:
+    explicit state_in_memory(const std::vector<uint8_t> & data) : state_source(data.size()), p(data.data()) {}
+
+private:
+    bool get(uint8_t * dst, size_t n) override {
+        memcpy(dst, p, n);
+        p += n;
+        return true;
+    }
+
+    const uint8_t * p;
+};
+
+// Read again after it was checked, so that it need not stay in memory beside the state that it replaces. A piece is used only if it is
+// what was checked.
+class state_in_file : public state_source {
+public:
+    state_in_file(FILE * file, const hwkv_slot & slot, int k) : state_source(slot.state_size[k]), file(file), at(slot.state_at[k]) {
+        for (size_t i = 0; i < size; i += PIECE) {
+            hashes.push_back(hwkv_hash(slot.state[k] + i, std::min(PIECE, size - i), 0));
+        }
+    }
+
+    bool changed = false;
+
+private:
+    static constexpr size_t PIECE = 1024*1024;
+
+    bool next_piece() {
+        if (i_piece == 0 && fseeko(file, at, SEEK_SET) != 0) {
+            return false;
+        }
+        piece.resize(std::min(PIECE, size - i_piece*PIECE));
+        changed = fread(piece.data(), 1, piece.size(), file) != piece.size() || hwkv_hash(piece.data(), piece.size(), 0) != hashes[i_piece];
+        done    = 0;
+        i_piece++;
+        return !changed;
+    }
+
+    bool get(uint8_t * dst, size_t n) override {
+        while (n > 0) {
+            if (done == piece.size() && !next_piece()) {
+                return false;
+            }
+            const size_t k = std::min(n, piece.size() - done);
+            memcpy(dst, piece.data() + done, k);
+            dst  += k;
+            n    -= k;
+            done += k;
+        }
+        return true;
+    }
+
+    FILE * file;
+    off_t  at;
+
+    std::vector<uint64_t> hashes;
+    std::vector<uint8_t>  piece;
+    size_t                i_piece = 0;
+    size_t                done    = 0; // bytes of the piece
+};
+
+// an empty state empties the sequence
+static bool set_state(llama_context * ctx, int id_slot, state_source & from) {
     if (!ctx) {
         return true;
     }
     llama_memory_seq_rm(llama_get_memory(ctx), id_slot, -1, -1);
 
-    struct memory {
-        const uint8_t * p;
-        size_t          left;
-    } from = { data, size };
+    const auto read = [](void * dst, size_t n, void * arg) { return static_cast<state_source *>(arg)->read(dst, n); };
 
-    const auto read = [](void * dst, size_t n, void * arg) {
-        auto & from = *static_cast<memory *>(arg);
-        if (n > from.left) {
-            return false;
-        }
-        memcpy(dst, from.p, n);
-        from.p    += n;
-        from.left -= n;
-        return true;
-    };
-    return size == 0 || (llama_kv_policy_state_read(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE, read, &from) == size && from.left == 0);
+    return from.size == 0 || (llama_kv_policy_state_read(ctx, id_slot, LLAMA_STATE_SEQ_FLAGS_NONE, read, &from) == from.size && from.left == 0);
+}
+
+static bool set_state(llama_context * ctx, int id_slot, const std::vector<uint8_t> & data) {
+    state_in_memory from(data);
+    return set_state(ctx, id_slot, from);
 }
 
 static server_tokens get_tokens(const hwkv_slot & slot, bool has_mtmd, const llama_context * ctx) {
@@ -418,15 +495,22 @@ size_t server_kv_slot_file::restore(const std::string & path, server_prompt & pr
     expected.check(slot, restored.tokens);
     get_checkpoints(slot, blocks, to.store, restored.checkpoints);
 
+    state_in_file from    (file.get(), slot, 0);
+    state_in_file from_dft(file.get(), slot, 1);
+    hwkv_slot_drop_states(&slot);
+
     // other slots may hold the cells it needs, which only trying tells
     const auto old     = prompt.tokens.empty() ? std::vector<uint8_t>() : get_state(ctx,     id_slot);
     const auto old_dft = prompt.tokens.empty() ? std::vector<uint8_t>() : get_state(ctx_dft, id_slot);
 
-    if (!set_state(ctx, id_slot, slot.state[0], slot.state_size[0]) || !set_state(ctx_dft, id_slot, slot.state[1], slot.state_size[1])) {
-        if (!set_state(ctx, id_slot, old.data(), old.size()) || !set_state(ctx_dft, id_slot, old_dft.data(), old_dft.size())) {
-            set_state(ctx,     id_slot, nullptr, 0);
-            set_state(ctx_dft, id_slot, nullptr, 0);
+    if (!set_state(ctx, id_slot, from) || !set_state(ctx_dft, id_slot, from_dft)) {
+        if (!set_state(ctx, id_slot, old) || !set_state(ctx_dft, id_slot, old_dft)) {
+            set_state(ctx,     id_slot, {});
+            set_state(ctx_dft, id_slot, {});
             prompt.clear();
+        }
+        if (from.changed || from_dft.changed) {
+            fail("the file was changed while it was read");
         }
         fail(string_format("the cache has no room for its %zu tokens beside the other slots", restored.tokens.size()));
     }
