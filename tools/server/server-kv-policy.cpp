@@ -479,12 +479,12 @@ size_t server_kv_policy::save(const std::string & path, int id_slot, const std::
     }
 }
 
-size_t server_kv_policy::restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd) {
-    if (!active()) {
-        return 0;
-    }
+size_t server_kv_policy::restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd,
+        const std::vector<checkpoints *> & lists) {
     const server_kv_slot_file file(ctx, ctx_dft, id_slot, { model_id, cache_text, llama_kv_policy_state_id(ctx) });
-    const size_t n = file.restore(path, prompt, { store, limit, n_ctx, has_mtmd });
+
+    // those that come stand beside those that are there until it is known which ones are missed least
+    const size_t n = file.restore(path, prompt, { store, store->size() + limit, n_ctx, has_mtmd });
 
     auto & list = prompt.checkpoints;
     for (const auto & checkpoint : list) {
@@ -493,7 +493,7 @@ size_t server_kv_policy::restore(const std::string & path, int id_slot, server_p
     while (list.size() > 1 && list.size() > (size_t) n_checkpoints) {
         list.erase(least_useful(list));
     }
-    drop({ &list });
+    drop(lists);
 
     return n;
 }

@@ -77,16 +77,7 @@ public:
     template <typename S>
     void checkpoint_end(int id_slot, S & slots, server_prompt_cache * cache, checkpoints & list, bool turn) {
         if (active()) {
-            std::vector<checkpoints *> lists;
-            if (cache) {
-                for (auto & state : cache->states) {
-                    lists.push_back(&state.prompt.checkpoints);
-                }
-            }
-            for (auto & slot : slots) {
-                lists.push_back(&slot.prompt.checkpoints);
-            }
-            pack(id_slot, list, turn, lists);
+            pack(id_slot, list, turn, all_checkpoints(slots, cache));
         }
     }
 
@@ -97,8 +88,12 @@ public:
     // bytes written, 0 if that failed, with the reason in error()
     size_t save(const std::string & path, int id_slot, const std::vector<char> & tokens, const server_prompt & prompt);
 
-    // bytes read, 0 without a policy; throws and leaves the slot as it was if the file cannot be used
-    size_t restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd);
+    // bytes read, 0 without a policy; throws and leaves the slot as it was if the file cannot be used; drops checkpoints that are too
+    // much, anywhere
+    template <typename T, typename S>
+    size_t restore(const std::string & path, T & slot, S & slots, server_prompt_cache * cache, bool has_mtmd) {
+        return active() ? restore(path, slot.id, slot.prompt, slot.n_ctx, has_mtmd, all_checkpoints(slots, cache)) : 0;
+    }
 
     std::string error(const char * otherwise) const { return last_error.empty() ? otherwise : last_error; }
     enum error_type error_type() const { return last_error_type; }
@@ -134,7 +129,23 @@ private:
         std::vector<uint32_t> cells_used; // [groups]
     };
 
+    // of all slots and saved prompts: they share one limit
+    template <typename S>
+    static std::vector<checkpoints *> all_checkpoints(S & slots, server_prompt_cache * cache) {
+        std::vector<checkpoints *> res;
+        if (cache) {
+            for (auto & state : cache->states) {
+                res.push_back(&state.prompt.checkpoints);
+            }
+        }
+        for (auto & slot : slots) {
+            res.push_back(&slot.prompt.checkpoints);
+        }
+        return res;
+    }
+
     void init_saved(common_params & params);
+    size_t restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd, const std::vector<checkpoints *> & lists);
     void pack(int id_slot, checkpoints & list, bool turn, const std::vector<checkpoints *> & lists);
     bool pack_state(llama_context * ctx, int id_slot, server_kv_packed & packed, std::vector<server_kv_block *> & blocks,
                     const std::vector<checkpoints *> & lists);

@@ -1,15 +1,17 @@
 """Slot files under a policy: what is saved comes back with its rings and checkpoints, or not at all."""
 
 import os
+import re
 import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import requests
 import tiny_gguf
-from kv_policy_server import EXACT, make_policy, slot, words
+from kv_policy_server import EXACT, make_policy, metrics, slot, words
 from kv_policy_server import complete as complete_plain
 from server_process import ServerProcess
 
@@ -90,6 +92,56 @@ def test_after_a_restart_it_goes_on_as_before(tiny, saved):
     # cold
     with serve(folder, model, policy) as server:
         assert [complete(server, prompt, cache=False)[0] for prompt in follow_ups] == expected
+
+
+def peak_rss(server):
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+
+def test_what_is_restored_and_what_was_there_are_not_both_in_memory(tmp_path):
+    """The slot is full, and the file as large: one copy of a state is made at a time."""
+    model = tmp_path / "wide.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2, n_head=8, n_head_kv=8)  # 16 KiB of rows for each token
+    (tmp_path / "slots").mkdir()
+    prompts = [words(i, 3500) for i in (1, 2)]
+    with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(make_policy(tmp_path, model, (64, 4096), 8192)), "--slot-save-path",
+                       str(tmp_path / "slots"), "--ctx-checkpoints", "0", "--cache-ram", "0", ctx=4096) as server:
+        for i, prompt in enumerate(prompts):
+            complete_plain(server, prompt, 1)
+            if i == 0:
+                assert save(server, "talk.bin").status_code == 200
+        size = (tmp_path / "slots" / "talk.bin").stat().st_size
+        assert size > 20 * 2**20
+        Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # the peak begins anew
+        before = peak_rss(server)
+        assert restore(server, "talk.bin").status_code == 200
+        assert peak_rss(server) - before < 1.5 * size
+        assert complete_plain(server, prompts[0] + words(3, 20), 1)[1] >= 3400
+
+
+def test_checkpoints_of_a_file_stand_for_the_limit_with_all_others(tmp_path):
+    """Others have filled the memory for checkpoints: those of the file are held against them, and the least useful ones go."""
+    model = tmp_path / "wide.gguf"
+    tiny_gguf.make_model(model, "llama", seed=2, n_head=8, n_head_kv=8)
+    (tmp_path / "slots").mkdir()
+    limit = 24
+    with ServerProcess(model, tmp_path / "log", *EXACT, "--kv-policy", str(make_policy(tmp_path, model, (64, 700), 2048)), "--slot-save-path",
+                       str(tmp_path / "slots"), "--kv-policy-checkpoint-mib", str(limit), "--cache-ram", "0", "--metrics", "--no-kv-unified",
+                       ctx=4096, slots=2) as server:
+        complete(server, PROMPT, id_slot=0)
+        n_saved = slot(server, 0)["checkpoints"]
+        assert n_saved > 2
+        assert save(server, "talk.bin").status_code == 200
+        server.post("/slots/0?action=erase")
+        other = sum(([1, *words(50 + i, 149)] for i in range(12)), [])
+        complete(server, other, id_slot=1)
+        alone = slot(server, 1)["checkpoints"]
+        assert metrics(server)["checkpoint_bytes"] > 0.7 * limit * 2**20
+        assert restore(server, "talk.bin").status_code == 200
+        assert metrics(server)["checkpoint_bytes"] <= limit * 2**20
+        both = [slot(server, i)["checkpoints"] for i in (0, 1)]
+        assert 2 <= both[0] <= n_saved and 2 <= both[1] < alone, (both, n_saved, alone)
 
 
 def refused(server, name, *reasons, answers=True):
