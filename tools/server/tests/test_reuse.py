@@ -3,6 +3,7 @@
 Small versions run always; those of 20 turns and 7000 tokens are slow.
 """
 
+import os
 import platform
 import re
 import subprocess
@@ -195,6 +196,31 @@ def test_no_second_copy_of_a_checkpoint_is_made(tmp_path):
     without, _ = peak(0)
     assert cached >= len(prompt) - 4  # one was restored
     assert with_checkpoints - without < (limit + 4) * 2**20
+
+
+@pytest.mark.parametrize("at", [0, 100, 5000])
+@pytest.mark.parametrize("arch", ["llama", "qwen35", "gemma4"])
+def test_a_checkpoint_that_cannot_be_restored(arch, at, tmp_path, monkeypatch):
+    """It breaks off in the middle: the slot is emptied, the prompt processed from the start, and everything goes on."""
+    model, policy = tiny(tmp_path, arch)
+    steps = [prompt for _, prompt in script((6, 150, {}))]
+    edited = [steps[2] + [TURN, *words(99, 300)], steps[3] + [TURN, *words(98, 300)]]
+    args = (*EXACT, "--kv-policy", str(policy), "--cache-ram", "0")
+
+    monkeypatch.setenv("LD_PRELOAD", str(need_program("libfail-state.so")))
+    monkeypatch.setenv("ASAN_OPTIONS", ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"])))
+    monkeypatch.setenv("HWKV_TEST_BREAK_AT", str(at))
+    with ServerProcess(model, tmp_path / "log", *args, ctx=8192) as server:
+        complete(server, steps[-1], **MORE)
+        broken, cached = complete(server, edited[0], **MORE)
+        assert cached == 0
+        assert "cannot be restored" in server.log()
+        assert slot(server)["full_reprocessing"] == 1
+        # checkpoints serve again
+        complete(server, steps[-1], **MORE)
+        whole, cached = complete(server, edited[1], **MORE)
+        assert cached > 0 and slot(server)["full_reprocessing"] == 1
+        assert [broken, whole] == [complete(server, prompt, cache=False)[0] for prompt in edited]
 
 
 def test_a_slot_keeps_at_most_so_many(tmp_path):
