@@ -175,3 +175,7 @@ int hwkv_fattn_forward(const struct ggml_compute_params * params, struct ggml_te
     }
     return n_job;
 }
+
+bool hwkv_fattn_forward_one(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
+    return hwkv_fattn_forward(params, &dst, 1, 1) == 1;
+}

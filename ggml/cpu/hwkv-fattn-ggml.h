@@ -19,6 +19,8 @@ struct ggml_tensor;
 // same for all threads; 0: none, because it can't do n_min of them.
 int hwkv_fattn_forward(const struct ggml_compute_params * params, struct ggml_tensor * const * dst, int n, int n_min);
 
+bool hwkv_fattn_forward_one(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+
 // bytes of work memory that it wants for n_task threads; 0: will not do it
 size_t hwkv_fattn_work_size(const struct ggml_tensor * dst, int n_task);
 

@@ -1,7 +1,10 @@
-// The hooks in ggml-cpu's graph: nodes that don't depend on each other are computed without waiting between them.
+// The hooks in ggml-cpu's graph: nodes that don't depend on each other are computed without waiting between them. One by itself goes to
+// hwkv_fattn_forward_one.
 
 #ifndef HWKV_FUSE_H
 #define HWKV_FUSE_H
+
+#include "hwkv-fattn-ggml.h"
 
 #include <stddef.h>
 
