@@ -11,7 +11,7 @@ import sys
 
 from ..arguments import positive
 from ..core import ROOT, exit_code, going_on
-from . import local, run_all, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler, run_toolcall
+from . import local, results_page, run_all, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler, run_toolcall
 from .client import Endpoint
 from .options import add_run_options
 
@@ -58,8 +58,10 @@ def read_options(arguments):
     run_all.add_options(commands.add_parser("all", help=text, description=text))
     text = "points of a policy against other caches of the same bytes: KL divergence and needle likelihood"
     run_rivals.add_options(commands.add_parser("rivals", help=text, description=text))
+    text = "writes the page of `all` again from the figures beside it; measures nothing"
+    results_page.add_options(commands.add_parser("page", help=text, description=text))
     options = parser.parse_args(arguments)
-    options.out = options.out or ROOT / "build" / "eval" / "-".join(filter(None, [options.benchmark, getattr(options, "name", "")]))
+    options.out = getattr(options, "out", None) or ROOT / "build" / "eval" / "-".join(filter(None, [options.benchmark, getattr(options, "name", "")]))
     return options
 
 
@@ -73,6 +75,8 @@ def work(options):
         return local.run(options, main)
     if options.benchmark == "all":
         return run_all.run(options)
+    if options.benchmark == "page":
+        return results_page.run(options)
     if options.benchmark == "rivals":
         return 1 if run_rivals.run(options) else 0
     return 1 if asyncio.run(measure(options)) else 0

@@ -121,9 +121,8 @@ def absent_text():
     return "Not there: " + " ".join(f"**{name}** {reason}" for name, reason in rivals.ABSENT.items()) + "\n"
 
 
-def failures(kl, needle):
-    return failures_text([record for records in kl.values() for record in records] +
-                                [record for records in needle.values() for record in records.values()])
+def all_records(kl, needle):
+    return [record for records in kl.values() for record in records] + [record for records in needle.values() for record in records.values()]
 
 
 def summarise(configs, kl, needle):
@@ -131,13 +130,13 @@ def summarise(configs, kl, needle):
     return [row_of(config, kl, needle, config.target if config.target in ours and config.name != config.target else None) for config in configs]
 
 
-def markdown_of(rows, kl, needle, n_ctx, left_out):
+def markdown_of(rows, records, n_ctx, left_out):
     first, second = tables(rows)
     return (f"Context {n_ctx}. KL divergence from the full F16 cache, in nats per token over the second half of each chunk, by llama-perplexity; the "
             "row of the full cache is the error of the method. Needle: log-probability of the right value. ± is Student's 95% interval over "
             "chunks or needles, of differences over the same ones.\n\n" + first +
             "\nEach rival has at least the bytes of our point, up to its own next step:\n\n" + second + "\n" +
-            "".join(f"- left out: {text}\n" for text in left_out) + failures(kl, needle) + "\n" + absent_text())
+            "".join(f"- left out: {text}\n" for text in left_out) + failures_text(records) + "\n" + absent_text())
 
 
 def run(options):
@@ -158,7 +157,7 @@ def write(options, configs, kl, needle, maker):
     rows = summarise(configs, kl, needle)
     png = draw(rows, f"{options.model_file.stem}, context {options.context}")
     source = provenance("scripts/eval")
-    markdown = (f"# Equal bytes: {options.model_file.stem}\n\n" + markdown_of(rows, kl, needle, options.context, maker.left_out) +
+    markdown = (f"# Equal bytes: {options.model_file.stem}\n\n" + markdown_of(rows, all_records(kl, needle), options.context, maker.left_out) +
                 f"\nPolicy {maker.hash[:12]}; commit {source['commit']}; `{source['command']}`\n")
     data = {"benchmark": "rivals", "model": options.model_file.stem, "policy_sha256": maker.hash, "context": options.context, "rows": rows,
             "left_out": maker.left_out, "absent": rivals.ABSENT, "provenance": source}
