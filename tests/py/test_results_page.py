@@ -7,7 +7,8 @@ import pytest
 from server_process import ROOT
 
 from headwisekv.evaluate import __main__ as cli
-from headwisekv.evaluate import results_page
+from headwisekv.evaluate import plan as planning
+from headwisekv.evaluate import results_data, results_page
 
 pytestmark = pytest.mark.unit
 
@@ -29,6 +30,25 @@ def test_pictures_of_the_page_are_there():
     data = json.loads((ROOT / "docs" / "results" / "results.json").read_text())
     named = {name for found in data["sections"].values() for name in found.get("pictures", {})}
     assert named == {path.name for path in (ROOT / "docs" / "results").glob("*.png")}
+
+
+def test_stages_become_sections(page, tmp_path):
+    data = json.loads((page.with_suffix("") / "results.json").read_text())
+    sections = data["sections"]
+    left = {"systems": {**sections["systems"], "records": [{"prompt_ms": 1}, {"error": "gone", "context": 1}], "machine": {}},
+            "capacity-resident": {**sections["capacity"]["probes"][0], "seconds": 1}, "capacity-limit": {**sections["capacity"]["probes"][1], "seconds": 1},
+            **{f"ruler-{name}": {"cells": cells, "examples": []} for name, cells in sections["ruler"]["caches"].items()}}
+    for name, content in left.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(content))
+        for picture in ("systems.png", "heatmap.png"):
+            (tmp_path / name / picture).write_bytes(b"a picture")
+    found = results_data.collect(tmp_path, data, planning.from_json(data["plan"]), tmp_path / "pictures")
+    assert found["sections"] == {"ruler": sections["ruler"], "systems": {**sections["systems"], "records": [{"error": "gone"}]},
+                                 "capacity": sections["capacity"]}
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {*sections["ruler"]["pictures"], "systems.png"}
+    text = results_page.page_of(found, "results")
+    assert "- 1 failed: gone\n" in text and "## Needle likelihood\n\nNot measured yet.\n" in text
 
 
 def test_what_is_missing_is_named(page):

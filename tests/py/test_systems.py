@@ -190,7 +190,7 @@ def test_capacity_under_a_limit(tiny, tmp_path, capsys):
         status = open(f"/proc/{server.process.pid}/status").read()
     address = int(re.search(r"VmPeak:\s+(\d+)", status)[1]) // 1024 + 16
     resident = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024 + 4
-    for option, limit, most, title in (("--limit", address, 4096, f"address space of {address} MiB"), ("--resident", resident, 16384, f"{resident} MiB of resident memory")):
+    for option, limit, most, title in (("--limit", address, 4096, f"{address} MiB of address space"), ("--resident", resident, 16384, f"{resident} MiB of resident memory")):
         out = tmp_path / option
         lift = ["--server-args", "--override-kv llama.context_length=int:16384"]
         assert capacity.main(arguments(tiny, out, option, limit, "--max", most, "--first", most, "--step", 2048, "--repetitions", 2, *lift)) == 0

@@ -116,13 +116,13 @@ def outcome_text(found, n_ctx):
 
 
 def markdown_of(data):
-    limit = (f"{data['resident_mib']} MiB of resident memory" if data["resident_mib"] else
-             f"address space of {data['limit_mib']} MiB" if data["limit_mib"] else "GPU memory")
+    limit = (f"{data['resident_mib']} MiB of resident memory, which is memory in use" if data["resident_mib"] else
+             f"{data['limit_mib']} MiB of address space (RLIMIT_AS), which is not memory in use" if data["limit_mib"] else "GPU memory")
     full = next((found["largest"] for found in data["found"] if found["method"] == "full"), None)
     lines = [[found["method"], outcome_text(found, found["largest"]) if found["largest"] else "none",
               outcome_text(found, found["first_failure"]) if found["first_failure"] else f"none up to {data['max']}",
               f"{found['largest'] / full:.2f}" if full else "-", ", ".join(map(str, found["unstable"])) or "none"] for found in data["found"]]
-    return (f"Limit: {limit}; grid of {data['step']} tokens; each success is a prompt of C - 128 tokens and 128 written ones on a fresh server.\n\n"
+    return (f"**Limit: {limit}.** Grid of {data['step']} tokens; each success is a prompt of C - 128 tokens and 128 written ones on a fresh server.\n\n"
             + table(["cache", "largest context that fits", "first that does not", "to full", "unstable"], lines)
             + checkpoint_text([found["method"] for found in data["found"]]))
 

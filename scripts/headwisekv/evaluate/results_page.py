@@ -36,7 +36,7 @@ def verify_text(found, plan, folder):
               run_rivals.with_interval(point["kl"], 5), f"{point['kl_99']:.3f}", f"{100 * point['same_top']:.1f}%", point["kl"]["n"]]
              for point in found["points"]]
     return (f"By llama-kv-verify at {found['context']} tokens, over the last quarter of each chunk of two novels that the policy was not calibrated on; "
-            "means over chunks, ± is Student's 95% interval.\n\n"
+            "means over chunks, ± is Student's 95% interval. Where that is wider than the figure, so few chunks say little of other texts.\n\n"
             + table(["point", "KV MiB", "perplexity full", "policy", "change", "KL", "KL 99%", "same top", "chunks"], lines))
 
 
@@ -44,7 +44,8 @@ def needle_text(found, plan, folder):
     head = ["length", "cache", "n", "failed", "log-probability", "greedy right %", "less full, 95%"]
     lines = [run_needle.table_line(length, row, name) for length, row in found["lengths"].items() for name in ("full", *plan.points)]
     return (f"Log-probability, in nats, of the whole right value after the answer prefix of {run_needle.TASK}, mean over depths "
-            f"{', '.join(map(str, plan.depths))}%.\n\n" + table(head, lines) + "\n" + failures_text(found["errors"]) + pictures_text(found, folder))
+            f"{', '.join(map(str, plan.depths))}%, and how often greedy decoding would have written it.\n\n" + table(head, lines) + "\n"
+            + failures_text(found["errors"]) + pictures_text(found, folder))
 
 
 def ruler_text(found, plan, folder):
@@ -58,16 +59,26 @@ def ruler_text(found, plan, folder):
 
 
 def systems_text(found, plan, folder):
-    return systems.markdown_of(found) + pictures_text(found, folder)
+    return (systems.markdown_of(found) + f"\nSpeeds of {found['repetitions']} repetitions without an interval are rough; [performance](performance.md) has those "
+            "that were measured against the unpatched package.\n" + pictures_text(found, folder))
 
 
 def capacity_text(found, plan, folder):
     return ("\n".join(capacity.markdown_of(probe) for probe in found["probes"])
-            + "\nAddress space also holds what is reserved and never used, of which a policy's larger graphs have more. Contexts above the model's own "
-            "are probes of memory, not of quality.\n")
+            + "\nAddress space counts the mapped model file, libraries and what is reserved and never touched, of which a policy's larger graphs have more: "
+            "a policy can come out behind the full cache there. Contexts above the model's own are probes of memory, not of quality.\n")
 
 
 TEXTS = {"rivals": rivals_text, "verify": verify_text, "needle": needle_text, "ruler": ruler_text, "systems": systems_text, "capacity": capacity_text}
+
+
+WORDS = """\
+- tau-0.998 and the like are operating points of the policy: tau is the lowest mean cosine that calibration allows between what a KV head puts out with
+  its window and with the whole history. Nearer to 1 is more careful and takes more memory.
+- KL is the mean Kullback-Leibler divergence, in nats a token, of the next token's probabilities from those with the full F16 cache: 0 is no change.
+  With quantised weights a good part of a small one is rounding, not windows ([how much](evaluation.md#what-rounding-gives)).
+
+"""
 
 
 def head(data, plan):
@@ -76,16 +87,17 @@ def head(data, plan):
     return (
         "# Results\n\n"
         f"{data['model']}, full cache and policy `{data['policy_sha256'][:12]}`. Written by `make eval`; how each figure is made: [evaluation](evaluation.md).\n\n"
+        + WORDS +
         f"- model: {data['model']}, sha256 `{data['model_sha256'][:16]}`\n"
         f"- policy: sha256 `{data['policy_sha256']}`, points {', '.join(plan.all_points)}\n"
         + (f"- policy with one window a layer: sha256 `{data['layers_policy_sha256']}`\n" if data["layers_policy_sha256"] else "")
         + f"- commit: {', '.join(map(str, data['commits']))}\n"
-        f"- command: `{data['command']}`\n"
+        f"- command: `{data['command']}` at that commit, `make eval` today\n"
         f"- machine: {machine['cpu']}, {machine['n_cpus']} CPUs, {machine['memory_gib']} GiB, {', '.join(machine['gpus']) or 'no GPU'}; {machine['system']}; "
         f"{data['threads']} threads; load at the start {', '.join(map(str, data['loads']))}\n"
         f"- time: {planning.minutes(sum(spent.values()) + (data['speed_seconds'] or 0))}: "
         + ", ".join(f"{stage} {planning.minutes(seconds)}" for stage, seconds in spent.items() if seconds) + "\n"
-        + "".join(f"- left out to stay within the limit: {text}\n" for _, text in plan.dropped))
+        + "".join(f"- cut to stay within the limit: {text}\n" for _, text in plan.dropped))
 
 
 def page_of(data, folder):

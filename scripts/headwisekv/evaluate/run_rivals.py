@@ -133,7 +133,7 @@ def summarise(configs, kl, needle):
 def markdown_of(rows, records, n_ctx, left_out):
     first, second = tables(rows)
     return (f"Context {n_ctx}. KL divergence from the full F16 cache, in nats per token over the second half of each chunk, by llama-perplexity; the "
-            "row of the full cache is the error of the method. Needle: log-probability of the right value. ± is Student's 95% interval over "
+            "row of the full cache is what keeping log-probabilities in 16 bits costs, without what rounding gives (docs/evaluation.md). Needle: log-probability of the right value. ± is Student's 95% interval over "
             "chunks or needles, of differences over the same ones.\n\n" + first +
             "\nEach rival has at least the bytes of our point, up to its own next step:\n\n" + second + "\n" +
             "".join(f"- left out: {text}\n" for text in left_out) + failures_text(records) + "\n" + absent_text())
