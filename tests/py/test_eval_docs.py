@@ -1,5 +1,6 @@
-"""Commands in docs/evaluation.md and docs/reproduce.md: scripts and programs take the options that are written there."""
+"""Commands in the README and the docs: scripts and programs take the options that are written there. Links lead somewhere."""
 
+import functools
 import re
 import shlex
 import subprocess
@@ -12,13 +13,16 @@ from server_process import ROOT, need_program
 from headwisekv.bench import capacity, systems, systems_run
 from headwisekv.evaluate import __main__ as cli
 
-PAGES = ("evaluation.md", "reproduce.md")
+EVALUATION = ("docs/evaluation.md", "docs/reproduce.md")
+PAGES = ("README.md", "policies/README.md", "tools/seqcalib/README.md", "tools/kv-verify/README.md", "tools/kv-policy/README.md", *EVALUATION)
+FOLDERS = ("docs", "ggml", "models", "policies", "scripts", "src", "tests", "tools")
+MARKDOWN = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 OF_OTHERS = {"cmake", "cd", "pip", "lm_eval", "tau2", "scripts/setup", "MODEL="}  # not ours to check
 
 
 def commands(page):
     """Every command of the sh blocks, as words."""
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / page).read_text()
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             for part in line.split(" && "):
@@ -48,30 +52,47 @@ def parse(words):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", EVALUATION)
 def test_scripts_take_these_options(page):
     seen = [words for words in commands(page) if parse(words)]
     assert len(seen) >= 5
 
 
+@functools.cache
+def help_of(*command):
+    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.bridge
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_have_these_options(page):
-    helps = {}
     for words in commands(page):
         program = Path(words[0])
-        if program.parent.name == "bin":
-            if program.name not in helps:
-                command = [need_program(program.name)] + ([words[1]] if program.name == "llama-kv-policy" else []) + ["--help"]
-                helps[program.name] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if program.parent.name == "bin" or program.name.startswith("llama-"):
+            text = help_of(need_program(program.name), *(words[1:2] if program.name == "llama-kv-policy" else []))
         elif words[:2] == ["scripts/bench", "speed"]:
-            helps["bench"] = subprocess.run([sys.executable, ROOT / words[0], "speed", "--help"], capture_output=True, text=True, check=True).stdout
+            text = help_of(sys.executable, ROOT / words[0], "speed")
         else:
             assert words[0] in OF_OTHERS or re.match(r"[A-Z]+=", words[0]) or parse(words), words
             continue
         for word in words[1:]:
             if word.startswith("-"):
-                assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", helps[program.name]), (program.name, word)
+                assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), (program.name, word)
+
+
+def anchors(path):
+    """Of a page's headings, as they are made from them."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
 
 
 @pytest.mark.unit
