@@ -1,6 +1,7 @@
-"""Gets a model or a pinned package into the per-user cache and prints the path of the verified file.
+"""Gets a model, a text or a pinned package into the per-user cache and prints the path of the verified file.
 
   scripts/fetch gemma3-270m    a model by its name; models/README.md lists them
+  scripts/fetch text           English prose from Debian's packages, for calibration and evaluation without a data folder
   scripts/fetch models/PIN     what a pin file names
 
 Everything but the path goes to stderr.
@@ -10,10 +11,12 @@ import argparse
 import os
 import textwrap
 
-from . import models
+from . import debian_books, models
 from .core import Failure, exit_code, say
 from .fetch import cache_dir, fetch, read_pins
 from .joined import fetch_joined
+
+TEXT = "text"
 
 
 def show_notice(pin, cache):
@@ -34,11 +37,13 @@ def fetch_pins(path, cache, offline=False):
 
 def fetch_named(what, cache, offline=False):
     """A path or the name of a model; a name with a folder in it, or of a file that is there, is a path."""
+    if what == TEXT and not os.path.exists(what):
+        return [debian_books.fetch_books(cache, offline)[0]]
     if os.sep in what or os.path.exists(what):
         return fetch_pins(what, cache, offline)
     known = models.pin_files()
     if what not in known:
-        raise Failure(f"found '{what}', expected a pin file or a model's name: {', '.join(known)}")
+        raise Failure(f"found '{what}', expected a pin file, {TEXT} or a model's name: {', '.join(known)}")
     return fetch_pins(known[what], cache, offline)
 
 

@@ -156,7 +156,7 @@ def test_one_pin_is_asked_for(tmp_path, folders):
 
 
 def test_unknown_names_list_those_there_are(folders):
-    check_failed(run("llama9", "--cache", folders[0]), "'llama9'", "smollm2-135m, gemma3-270m")
+    check_failed(run("llama9", "--cache", folders[0]), "'llama9'", "smollm2-135m, gemma3-270m", "text")
 
 
 def test_names_are_those_of_the_table():
