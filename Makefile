@@ -8,9 +8,11 @@ help:
 	@echo "                 PORT=8080  MODEL=file.gguf  POLICY=file.json|none  CTX=8192  NP=1"
 	@echo "make test        build and run every test but the slow ones; PYTEST_ARGS='-k chat' narrows pytest"
 	@echo "make test-slow   the slow ones too"
-	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); DATA=folder  THREADS=N"
+	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); THREADS=N"
+	@echo "                 others into OUT=build/policies: TEXT=file  CTX=512 (some minutes)"
 	@echo "make bench       speed against the unpatched llama.cpp (30 minutes on a quiet machine); ARGS='--time-limit 60 --resume'"
 	@echo "make eval        measure the default model into docs/results.md (at most 2 hours; Ctrl-C and go on); ARGS='--skip ruler'"
+	@echo "                 both take DATA=folder or TEXT=file; without ../shared/data the text comes from Debian's packages"
 	@echo "make build       build all programs into build/bin"
 	@echo "make clean       remove build*/ and .venv (downloads stay in the per-user cache)"
 

@@ -22,6 +22,7 @@ from headwisekv.evaluate import local, report, ruler, run_ruler
 from headwisekv.evaluate.client import Endpoint
 from headwisekv.evaluate.haystack import NOISE, Haystack, split_sentences
 from headwisekv.store import Store
+from headwisekv.texts import of_folder
 
 pytestmark = pytest.mark.unit
 SHARED = ROOT.parent / "shared" / "data"
@@ -120,7 +121,7 @@ def test_sentences_end_where_people_end_them():
 
 
 def test_noise_sample(data):
-    sample = ruler.make_sample("niah_single_1", Haystack(data), 20, random.Random(5), 42)
+    sample = ruler.make_sample("niah_single_1", Haystack(of_folder(data)), 20, random.Random(5), 42)
     head, *lines, question = sample.user.split("\n")
     assert head == ("A special magic number is hidden within the following text. Make sure to memorize it. "
                     "I will quiz you about the number afterwards.")
@@ -135,7 +136,7 @@ def test_noise_sample(data):
 @pytest.mark.parametrize("name, n_needles, n_answers", [("niah_single_2", 1, 1), ("niah_multikey_1", 4, 1), ("niah_multivalue", 4, 4),
                                                          ("niah_multiquery", 4, 4)])
 def test_essay_sample(data, name, n_needles, n_answers):
-    haystack = Haystack(data)
+    haystack = Haystack(of_folder(data))
     sample = ruler.make_sample(name, haystack, 400, random.Random(5), 42)
     head, context, question = sample.user.split("\n")
     needles = re.findall(r"One of the special magic numbers for ([\w -]+?) is: (\d{7})\. ?", context)
@@ -156,7 +157,7 @@ def test_essay_sample(data, name, n_needles, n_answers):
 
 def test_given_depth_places_the_needle(data):
     for depth, where in ((0, 1), (100, -1)):
-        sample = ruler.make_sample("niah_single_2", Haystack(data), 80, random.Random(1), 42, [depth])
+        sample = ruler.make_sample("niah_single_2", Haystack(of_folder(data)), 80, random.Random(1), 42, [depth])
         context = sample.user.split("\n")[1]
         assert (context.startswith if where == 1 else context.rsplit(". ", 1)[1].startswith)("One of the special magic numbers")
 
@@ -165,7 +166,7 @@ def test_samples_are_the_same_for_ever():
     """Golden hashes over the shared data: a change here makes old results incomparable."""
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is missing: the essays and word lists are not part of the repository")
-    haystack = Haystack(SHARED)
+    haystack = Haystack(of_folder(SHARED))
     assert len(haystack.words) == 452919 and len(haystack.adjectives) == 910 and len(haystack.nouns) == 6782
     text = "".join(repr(ruler.make_sample(name, haystack, 300, random.Random(f"42 {name}"), 42)) for name in ruler.TASKS)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "439f6707a451f629"
@@ -177,19 +178,19 @@ def test_samples_fill_their_length(data, name, length):
     async def measure(sample):
         return len(re.findall(r"\w+|[^\w\s]", sample.user + sample.prefix))
 
-    maker = ruler.Maker(Haystack(data), 42, measure)
+    maker = ruler.Maker(Haystack(of_folder(data)), 42, measure)
     sizes = [asyncio.run(maker.make(name, length, index)) for index in range(4)]
     assert all(tokens == asyncio.run(measure(sample)) + 128 <= length for sample, tokens in sizes)
     assert max(tokens for _, tokens in sizes) > length - 60
     assert len({sample.answers for sample, _ in sizes}) == 4
-    assert sizes[0] == asyncio.run(ruler.Maker(Haystack(data), 42, measure).make(name, length, 0))
+    assert sizes[0] == asyncio.run(ruler.Maker(Haystack(of_folder(data)), 42, measure).make(name, length, 0))
 
 
 def test_too_short_a_length_is_said(data):
     async def measure(sample):
         return 300
     with pytest.raises(Failure, match="length 400 is too small for niah_single_1: its smallest sample has 428 tokens"):
-        asyncio.run(ruler.Maker(Haystack(data), 42, measure).fit("niah_single_1", 400))
+        asyncio.run(ruler.Maker(Haystack(of_folder(data)), 42, measure).fit("niah_single_1", 400))
 
 
 @pytest.mark.parametrize("text, answers, found", [

@@ -17,6 +17,7 @@ from headwisekv import programs, stats
 from headwisekv.core import Failure
 from headwisekv.evaluate import __main__ as cli
 from headwisekv.evaluate import caches, perplexity, plan, rivals, run_all, run_rivals
+from headwisekv.texts import of_folder
 
 LAYERS = [{"head_dim_k": 64, "head_dim_v": 64, "n_head_kv": 3}] * 4
 GEOMETRY = rivals.Geometry(LAYERS, 4096, 64, 64)
@@ -98,7 +99,7 @@ def test_verdict_needs_an_interval_that_leaves_out_zero():
 
 @pytest.mark.unit
 def test_chunks_are_apart_and_short_texts_are_said(tmp_path):
-    setup = caches.Setup(tmp_path, __file__, 128, 1, tmp_path, 1, tmp_path / "out")
+    setup = caches.Setup(tmp_path, __file__, 128, 1, of_folder(tmp_path), 1, tmp_path / "out")
     texts = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for i, path in enumerate(texts):
         path.write_text("".join(f"line {i} {n}\n" for n in range(1000)))
@@ -322,7 +323,7 @@ def test_everything_survives_a_kill(tiny, data, tmp_path, capsys):
 
 @pytest.mark.bridge
 def test_a_cache_that_cannot_be_served_counts_as_failed(tiny, data, tmp_path):
-    setup = caches.Setup(need_program("llama-server").parent, tiny / "tiny.gguf", 1024, 1, data, 42, tmp_path)
+    setup = caches.Setup(need_program("llama-server").parent, tiny / "tiny.gguf", 1024, 1, of_folder(data), 42, tmp_path)
     broken = rivals.Config("broken", "ours", 1, policy=str(tmp_path / "none.json"))
     found = caches.measure_needles(setup, [broken], "x", lambda config: [(1024, 0, 0), (1024, 100, 0)])
     assert [record["error"] for record in found["broken"].values()] == [f"llama-server (broken) did not start, see {tmp_path / 'server.log'}"] * 2

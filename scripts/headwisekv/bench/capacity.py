@@ -20,7 +20,7 @@ from ..markdown import table
 from ..provenance import machine, provenance
 from ..store import Store
 from .systems_run import (OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure, methods_of, policy_hash,
-                          read_prompt, setting)
+                          read_prompt, setting, text_record)
 
 
 def parse_args(arguments=None):
@@ -128,7 +128,7 @@ def markdown_of(data):
 
 
 def write(options, found, seconds):
-    data = {"benchmark": "capacity", "model": options.model.name, "policy_sha256": policy_hash(options), "limit_mib": options.limit,
+    data = {"benchmark": "capacity", "model": options.model.name, "policy_sha256": policy_hash(options), "text": text_record(options), "limit_mib": options.limit,
             "resident_mib": options.resident, "step": options.step, "max": options.max, "repetitions": options.repetitions, "found": found, "seconds": round(seconds, 1),
             "machine": machine(), "provenance": provenance("scripts/bench")}
     markdown = f"# Capacity: {options.model.name}\n\n" + markdown_of(data) + f"\nCommit {data['provenance']['commit']}; `{data['provenance']['command']}`\n"

@@ -21,7 +21,7 @@ from ..progress import Steps
 from ..provenance import machine, provenance
 from ..store import Store
 from .systems_run import (N_PREDICT, OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure, methods_of, policy_hash,
-                          read_prompt, setting)
+                          read_prompt, setting, text_record)
 
 PAPER = [8192, 16384, 32768, 65536, 98304, 114688, 131072]
 
@@ -116,7 +116,7 @@ def write(options, methods, records, gpu):
     cells = {(n_ctx, method.name): summarise([r for r in records if (r.get("context"), r.get("method")) == (n_ctx, method.name)])
              for n_ctx in options.contexts for method in methods}
     names = [method.name for method in methods]
-    data = {"benchmark": "systems", "model": options.model.name, "policy_sha256": policy_hash(options), "contexts": options.contexts,
+    data = {"benchmark": "systems", "model": options.model.name, "policy_sha256": policy_hash(options), "text": text_record(options), "contexts": options.contexts,
             "methods": names, "repetitions": options.repetitions, "gpu": gpu, "threads": options.threads,
             "cells": [{"context": n_ctx, "method": name, **cell} for (n_ctx, name), cell in cells.items()], "records": records,
             "machine": machine(), "provenance": provenance("scripts/bench")}

@@ -14,6 +14,7 @@ from ..core import ROOT, Failure, read_text, sha256_file
 from ..programs import check_program, policy_arguments
 from ..provenance import program_hash
 from ..server import Ended, Server
+from ..texts import choose
 
 N_PREDICT = 128
 NO_CHECKPOINTS = "without checkpoints"
@@ -43,7 +44,7 @@ def add_options(parser):
                         help="both: every point also without the server's copies of its windows (--ctx-checkpoints 0); default: as the server does it")
     parser.add_argument("--server", type=Path, default=ROOT / "build" / "bin" / "llama-server", help="default: build/bin/llama-server")
     parser.add_argument("--server-args", type=shlex.split, default=[], metavar="'...'", help="more options for llama-server, such as '-sm none'; a single word goes as --server-args=WORD")
-    parser.add_argument("--text", type=Path, nargs="+", help="text of the prompts; default: the essays of ../shared/data")
+    parser.add_argument("--text", type=Path, nargs="+", help="text of the prompts; default: the essays of ../shared/data, $DATA or $TEXT, else prose from Debian's packages")
     parser.add_argument("--threads", type=positive, help="default: llama-server's own")
     parser.add_argument("--repetitions", type=positive, default=3, metavar="N", help="default: 3")
     parser.add_argument("--timeout", type=positive, default=3600, metavar="SECONDS", help="of one request; default: 3600")
@@ -54,10 +55,13 @@ def check_options(options):
     for path in filter(None, [options.model, options.policy]):
         if not path.is_file():
             raise Failure(f"there is no file {path}")
+    options.text_source = "--text"
     if not options.text:
-        options.text = sorted((ROOT.parent / "shared" / "data" / "books").glob("essay-*.txt"))
+        texts = choose()
+        options.text_source = texts.source
+        options.text = list(texts.essays if texts.folder else (*texts.essays, *texts.held_out, texts.calibration))  # speed may be measured on any
         if not options.text:
-            raise Failure("found no essays in ../shared/data/books; give --text FILE")
+            raise Failure(f"found no essay-*.txt in {texts.folder / 'books'}; give --text FILE")
     if options.points and not options.policy:
         raise Failure("found --points without --policy", code=2)
 
@@ -77,6 +81,11 @@ def checkpoint_text(names):
         return ""
     return ("\nUnder a policy llama-server keeps copies of the windows, so that a prompt that changes near its end need not be processed again; "
             f"\"{NO_CHECKPOINTS}\" is with `--ctx-checkpoints 0`.\n")
+
+
+def text_record(options):
+    """For results: what the prompts are of."""
+    return {"source": options.text_source, "files": [{"file": path.name, "sha256": sha256_file(path)} for path in options.text]}
 
 
 def policy_hash(options):

@@ -17,16 +17,15 @@ from .ruler import Maker
 from .run_needle import TASK, likelihood
 from .run_ruler import flat_prompt
 
-TEXTS = ("books/sherlock-holmes.txt", "books/pride-and-prejudice.txt")  # the shipped policies were not calibrated on them
 CHARACTERS = 6  # of a token, more than any of a text has on average
 
 
 class Setup:
     """What all measurements of a comparison share."""
 
-    def __init__(self, programs, model, n_ctx, threads, data, seed, out):
+    def __init__(self, programs, model, n_ctx, threads, texts, seed, out):
         self.programs, self.model, self.n_ctx, self.threads, self.seed = Path(programs), Path(model), n_ctx, threads, seed
-        self.data, self.out = Path(data), Path(out)
+        self.texts, self.out = texts, Path(out)
         self.out.mkdir(parents=True, exist_ok=True)
         if not self.model.is_file():
             raise Failure(f"there is no file {self.model}")
@@ -44,7 +43,7 @@ def cut_chunks(setup, n_chunks, texts=None):
 
     llama-perplexity wants twice the tokens of a chunk even where it uses one.
     """
-    paths = [Path(path) for path in texts] if texts else [setup.data / name for name in TEXTS]
+    paths = [Path(path) for path in texts or setup.texts.held_out]
     size = 2 * setup.n_ctx * CHARACTERS
     digest = hashlib.sha256()
     chunks = []
@@ -54,7 +53,8 @@ def cut_chunks(setup, n_chunks, texts=None):
         room = len(text) // n_here
         if room < size:
             raise Failure(f"{paths[i % len(paths)]} has {len(text)} characters, expected {size * n_here} for {n_here} chunks of {setup.n_ctx} tokens")
-        at = text.index("\n", (i // len(paths)) * room) + 1 if i >= len(paths) else 0
+        begin = (i // len(paths)) * room
+        at = text.find("\n", begin, begin + room - size) + 1 or begin if i >= len(paths) else 0  # a line's beginning, if there is one
         piece = text[at:at + size].encode()
         path = setup.out / f"chunk-{i}.txt"
         path.write_bytes(piece)
@@ -103,7 +103,7 @@ class Needles:
     """Samples by (length, depth, index), made once and asked of every cache."""
 
     def __init__(self, setup):
-        self.setup, self.haystack = setup, Haystack(setup.data)
+        self.setup, self.haystack = setup, Haystack(setup.texts)
         self.made = {}
         self.maker = None
 

@@ -1,9 +1,8 @@
-"""Texts and words that the needle tasks are made of. Source: DATA/books/essay-* and DATA/ruler."""
+"""Texts and words that the needle tasks are made of."""
 
 import functools
 import hashlib
 import re
-from pathlib import Path
 
 from ..core import Failure, read_text
 
@@ -24,18 +23,17 @@ def split_sentences(text):
 class Haystack:
     """Words of the essays in order, and the words that keys are drawn from."""
 
-    def __init__(self, data):
-        data = Path(data)
-        books = sorted((data / "books").glob("essay-*.txt"))
-        if not books:
-            raise Failure(f"found no essay-*.txt in {data / 'books'}, expected the text for haystacks; see --data")
-        texts = [read_text(path) for path in books]
-        lists = [read_text(data / "ruler" / name) for name in ("adjectivelist.txt", "nounlist.txt")]
-        self.words = " ".join(texts).split()
+    def __init__(self, texts):
+        """`texts` is a texts.Texts."""
+        if not texts.essays:
+            raise Failure(f"found no essay-*.txt in {texts.folder / 'books'}, expected the text for haystacks; see --data and --text")
+        essays = [read_text(path) for path in texts.essays]
+        lists = [read_text(path) for path in texts.word_lists()]
+        self.words = " ".join(essays).split()
         self.adjectives, self.nouns = (sorted({line.strip() for line in text.splitlines() if line.strip()}) for text in lists)
         if not self.words or not self.adjectives or not self.nouns:
-            raise Failure(f"an essay or a word list in {data} is empty")
-        self.hash = hashlib.sha256("\0".join(texts + lists).encode()).hexdigest()[:16]
+            raise Failure(f"the essays ({texts.source}) or a word list are empty")
+        self.hash = hashlib.sha256("\0".join(essays + lists).encode()).hexdigest()[:16]
         self.sentences = functools.lru_cache(maxsize=8)(self.split_words)
 
     def split_words(self, n_words):

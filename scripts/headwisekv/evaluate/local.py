@@ -12,7 +12,7 @@ from ..markdown import number, table
 from ..programs import policy_arguments
 from ..provenance import provenance
 from ..server import base_arguments, start
-from .options import add_model_options
+from .options import add_model_options, text_arguments
 from .ruler import N_PREDICT, TASKS
 
 
@@ -90,7 +90,7 @@ def run(options, main):
         say_estimate(options, servers["full"], len(servers))
         urls = {name: server.url for name, server in servers.items()}
         common = ["--lengths", ",".join(map(str, options.lengths)), "--examples", str(options.examples), "--seed", str(options.seed),
-                  "--data", str(options.data)]
+                  *text_arguments(options)]
         jobs = {f"ruler-{name}": ["ruler", "--base-url", url, "--tasks", options.tasks, "--name", name] for name, url in urls.items()}
         jobs["needle"] = ["needle", "--base-url", urls["full"], "--depths", ",".join(map(str, options.depths)),
                           *(f"--policy-url={name}={urls[name]}" for name in points)]

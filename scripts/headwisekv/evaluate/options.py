@@ -10,8 +10,15 @@ from ..core import ROOT
 def add_run_options(parser, out):
     """What every command has."""
     parser.add_argument("--seed", type=int, default=42, help="default: 42")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="data folder; default: ../shared/data")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--text", type=Path, metavar="FILE", help="a text of your own, cut into held-out parts and essays; default: $TEXT, else --data")
+    where.add_argument("--data", type=Path, metavar="FOLDER", help="data folder; default: $DATA, ../shared/data, else prose from Debian's packages")
     parser.add_argument("--out", type=Path, help=f"folder for results; default: build/eval/{out}")
+
+
+def text_arguments(options):
+    """The same choice of texts for another command."""
+    return ["--text", str(options.text)] if options.text else ["--data", str(options.data)] if options.data else []
 
 
 def add_model_options(parser, out):

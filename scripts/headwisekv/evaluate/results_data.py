@@ -10,7 +10,7 @@ from . import plan as planning
 from . import report, run_needle, run_rivals
 from .rivals import Config
 
-KEPT = ("model", "model_sha256", "policy_sha256", "layers_policy_sha256", "commits", "command", "machine", "threads", "loads", "spent", "speed_seconds",
+KEPT = ("model", "model_sha256", "policy_sha256", "layers_policy_sha256", "texts", "commits", "command", "machine", "threads", "loads", "spent", "speed_seconds",
         "failed", "done")  # of the run's own state
 
 

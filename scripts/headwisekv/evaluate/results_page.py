@@ -35,7 +35,7 @@ def verify_text(found, plan, folder):
     lines = [[point["name"], f"{point['kv_bytes'] / 2**20:.2f}", f"{point['full']:.2f}", f"{point['policy']:.2f}", f"{100 * point['change']:+.2f}%",
               run_rivals.with_interval(point["kl"], 5), f"{point['kl_99']:.3f}", f"{100 * point['same_top']:.1f}%", point["kl"]["n"]]
              for point in found["points"]]
-    return (f"By llama-kv-verify at {found['context']} tokens, over the last quarter of each chunk of two novels that the policy was not calibrated on; "
+    return (f"By llama-kv-verify at {found['context']} tokens, over the last quarter of each chunk of text that the policy was not calibrated on; "
             "means over chunks, ± is Student's 95% interval. Where that is wider than the figure, so few chunks say little of other texts.\n\n"
             + table(["point", "KV MiB", "perplexity full", "policy", "change", "KL", "KL 99%", "same top", "chunks"], lines))
 
@@ -53,8 +53,8 @@ def ruler_text(found, plan, folder):
     lines = [[name, task, *(number(cells[length]["score"]) for length in columns), cells["all"]["n"], cells["all"]["failed"]]
              for name, tasks in found["caches"].items() for task, cells in tasks.items()]
     missing = [name for name in plan.points if name not in found["caches"]]
-    return (f"Score 0 to 100 by string match, {plan.ruler_examples} examples for each task and length. The essays are free books, so scores are not "
-            "comparable with RULER's own.\n\n" + "".join(f"Not measured yet: {name}.\n\n" for name in missing)
+    return (f"Score 0 to 100 by string match, {plan.ruler_examples} examples for each task and length. The essays are not RULER's, so scores are not "
+            "comparable with its own.\n\n" + "".join(f"Not measured yet: {name}.\n\n" for name in missing)
             + table(["cache", "task", *columns, "n", "failed"], lines) + pictures_text(found, folder))
 
 
@@ -81,6 +81,14 @@ WORDS = """\
 """
 
 
+def text_line(texts):
+    def names(files):
+        return ", ".join(f"{file['file']} `{file['sha256'][:12]}`" for file in files)
+
+    whole = f" (whole text: sha256 `{texts['sha256']}`)" if texts["sha256"] else ""
+    return f"{texts['source']}{whole}; held out: {names(texts['held_out'])}; essays: {names(texts['essays'])}"
+
+
 def head(data, plan):
     machine = data["machine"]
     spent = data["spent"]
@@ -91,6 +99,7 @@ def head(data, plan):
         f"- model: {data['model']}, sha256 `{data['model_sha256'][:16]}`\n"
         f"- policy: sha256 `{data['policy_sha256']}`, points {', '.join(plan.all_points)}\n"
         + (f"- policy with one window a layer: sha256 `{data['layers_policy_sha256']}`\n" if data["layers_policy_sha256"] else "")
+        + (f"- text: {text_line(data['texts'])}\n" if data.get("texts") else "")  # older results do not say
         + f"- commit: {', '.join(map(str, data['commits']))}\n"
         f"- command: `{data['command']}` at that commit, `make eval` today\n"
         f"- machine: {machine['cpu']}, {machine['n_cpus']} CPUs, {machine['memory_gib']} GiB, {', '.join(machine['gpus']) or 'no GPU'}; {machine['system']}; "

@@ -23,11 +23,12 @@ from ..progress import Steps
 from ..provenance import commit, machine, provenance
 from ..server import base_arguments, start
 from ..store import Store
+from ..texts import choose
 from . import plan as planning
 from . import results_page, rivals
 from .caches import Setup, cut_chunks, measure_kl, measure_needles
 from .haystack import Haystack
-from .options import add_model_options, add_policy_options
+from .options import add_model_options, add_policy_options, text_arguments
 
 
 def add_options(parser):
@@ -58,7 +59,7 @@ def add_options(parser):
 
 def measure_speed(options, arguments, name, n_long):
     """Requests to one server: a short prompt, after one that warms it up, and one that fills the context."""
-    text = " ".join(Haystack(options.data).words[:2 * n_long])
+    text = " ".join(Haystack(options.texts).words[:2 * n_long])
     with start(options.programs / "llama-server", base_arguments(options.model_file, n_long + 64, options.threads) + arguments,
                options.out / "server-speed.log", name) as server:
         tokens = server.ask("/tokenize", {"content": text})["tokens"]
@@ -89,7 +90,7 @@ class State:
     def __init__(self, options, maker):
         self.path = options.out / "plan.json"
         identity = {"version": 1, "model": options.model_file.name, "model_sha256": sha256_file(options.model_file), "policy_sha256": maker.hash, "layers_policy_sha256": maker.layers_hash,
-                    "seed": options.seed, "asked": asked(options)}
+                    "seed": options.seed, "texts": options.texts.record(), "asked": asked(options)}
         if self.path.exists():
             self.load(identity)
             say(f"going on in {options.out}: " + (", ".join(self.data["done"]) or "nothing") + " done")
@@ -146,9 +147,8 @@ def asked(options):
 
 def bench(name, options, plan, *arguments):
     """One of the commands that also run on their own; its results stay in a folder of its own."""
-    essays = sorted((options.data / "books").glob("essay-*.txt"))
     command = [sys.executable, ROOT / "scripts" / "bench", name, "--model", options.model_file, "--policy", options.policy, "--points", plan.points[0], "--checkpoints", "both", "--server",
-               options.programs / "llama-server", "--threads", options.threads, "--repetitions", plan.repetitions, "--text", *essays, *arguments]
+               options.programs / "llama-server", "--threads", options.threads, "--repetitions", plan.repetitions, "--text", *options.texts.essays, *arguments]
     code = subprocess.run(ending_with_us(command), stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode
     if code == 130:
         raise KeyboardInterrupt
@@ -170,7 +170,7 @@ def run_capacity(options, plan, maker):
 
 def run_verify(options, plan, maker):
     """llama-kv-verify, chunk by chunk so that a kill loses one."""
-    setup = Setup(options.programs, options.model_file, plan.verify_context, options.threads, options.data, options.seed, options.out / "verify")
+    setup = Setup(options.programs, options.model_file, plan.verify_context, options.threads, options.texts, options.seed, options.out / "verify")
     chunks, text_hash = cut_chunks(setup, plan.verify_chunks)
     store = Store(setup.out / "results.jsonl", {"benchmark": "verify", **setup.identity(maker.hash)})
     try:
@@ -196,7 +196,7 @@ def check_complete(records):
 
 
 def comparison(options, plan):
-    return Setup(options.programs, options.model_file, plan.context, options.threads, options.data, options.seed, options.out / "rivals")
+    return Setup(options.programs, options.model_file, plan.context, options.threads, options.texts, options.seed, options.out / "rivals")
 
 
 def run_rivals_kl(options, plan, maker):
@@ -227,7 +227,7 @@ def run_ruler(options, plan, maker):
         with start(options.programs / "llama-server", base_arguments(options.model_file, max(plan.lengths), options.threads) + policy,
                    folder / "server.log", name) as server, contextlib.redirect_stdout(sys.stderr):
             codes.append(main(["ruler", "--base-url", server.url, "--name", name, "--lengths", ",".join(map(str, plan.lengths)), "--examples",
-                               str(plan.ruler_examples), "--seed", str(options.seed), "--data", str(options.data), "--out", str(folder)]))
+                               str(plan.ruler_examples), "--seed", str(options.seed), *text_arguments(options), "--out", str(folder)]))
         if codes[-1] == 130:
             raise KeyboardInterrupt
     if any(codes):
@@ -300,9 +300,10 @@ def check_input(options):
     for path in (options.model_file, options.policy):
         if not path.is_file():
             raise Failure(f"there is no file {path}")
-    Haystack(options.data)
-    for name in ("books/sherlock-holmes.txt", "books/pride-and-prejudice.txt"):
-        read_text(options.data / name)
+    options.texts = choose(options.text, options.data)
+    Haystack(options.texts)
+    for path in options.texts.held_out:
+        read_text(path)
 
 
 def run(options):

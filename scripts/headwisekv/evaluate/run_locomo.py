@@ -5,6 +5,7 @@ from ..core import Failure, say
 from ..markdown import number, table
 from ..stats import mean
 from ..store import Store
+from ..texts import data_folder
 from . import locomo, scoring
 from .jobs import run_jobs
 
@@ -41,8 +42,17 @@ async def keep_sessions(endpoint, conversation, questions, limit):
     return low
 
 
+def find_file(options):
+    folder = data_folder(options.data)
+    path = folder and folder / "restricted" / "locomo10.json"
+    if path is None or not path.is_file():
+        raise Failure(f"skipped: there is no {path or 'data folder with restricted/locomo10.json'}; it is CC BY-NC 4.0, so it is neither shipped "
+                      "nor fetched: give --file locomo10.json of LoCoMo's repository")
+    return path
+
+
 async def run(options, endpoint):
-    conversations = locomo.load(options.file or options.data / "restricted" / "locomo10.json")[:options.conversations]
+    conversations = locomo.load(options.file or find_file(options))[:options.conversations]
     n_ctx = endpoint.n_ctx()
     limit = options.max_input or (n_ctx - locomo.N_PREDICT if n_ctx else None)
     store = Store(options.out / "results.jsonl", {

@@ -13,6 +13,7 @@ from ..core import Failure, say
 from ..markdown import failures_text, number, table
 from ..stats import half_width, mean
 from ..store import Store
+from ..texts import choose
 from . import report
 from .client import Endpoint
 from .haystack import NOISE, Haystack
@@ -84,7 +85,8 @@ async def measure(options, endpoints):
     full = endpoints[FULL]
     for endpoint in endpoints.values():
         check_context(endpoint, max(options.lengths))
-    haystack = Haystack(options.data)
+    texts = choose(options.text, options.data)
+    haystack = Haystack(texts)
     store = Store(options.out / "results.jsonl", {
         "benchmark": "needle", "version": 1, "name": options.name, "seed": options.seed, "prompt": options.prompt, "data": haystack.hash,
         **{name: [endpoint.model, endpoint.policy()] for name, endpoint in endpoints.items()}})
@@ -108,7 +110,7 @@ async def measure(options, endpoints):
         records = await run_jobs(jobs, work, store, options.parallel, "needle")
     finally:
         store.close()
-    return write(options, endpoints, [job for _, job in jobs], records)
+    return write(options, endpoints, texts, [job for _, job in jobs], records)
 
 
 def summarise(records, names):
@@ -142,7 +144,7 @@ def table_line(length, row, name):
     return [length, name, row["n"], row["failed"], number(found["logprob"], 3), number(greedy, 1), change]
 
 
-def write(options, endpoints, jobs, records):
+def write(options, endpoints, texts, jobs, records):
     names = list(endpoints)
     columns = options.lengths
     cells = {(length, depth): summarise([record for job, record in zip(jobs, records) if job[:2] == (length, depth)], names)
@@ -152,11 +154,12 @@ def write(options, endpoints, jobs, records):
     head = ["length", "cache", "n", "failed", "log-probability", "greedy right %", f"less {FULL}, 95%"]
     markdown = (f"# Needle likelihood{' of ' + options.name if options.name else ''}\n\n"
                 f"Log-probability, in nats, of the whole right value after the answer prefix of {TASK}, mean over depths "
-                f"{', '.join(map(str, options.depths))}%; seed {options.seed}, prompt: {options.prompt}.\n\n"
+                f"{', '.join(map(str, options.depths))}%; seed {options.seed}, prompt: {options.prompt}; essays: {texts.source}.\n\n"
                 + table(head, [table_line(length, row, name) for length, row in rows.items() for name in names]) + "\n"
                 + failures_text(records))
     png = report.heat_maps(draw_panels(cells, names, columns, options.depths), columns, [f"{depth}%" for depth in options.depths], "nats")
     data = {"benchmark": "needle", "name": options.name, "seed": options.seed, "prompt": options.prompt, "lengths": rows,
+            "texts": texts.record(),
             "cells": [{"length": length, "depth": depth, **cell} for (length, depth), cell in cells.items()],
             "endpoints": [endpoint.describe() for endpoint in endpoints.values()]}
     report.write_results(options.out, data, markdown, [("needle.png", png)])

@@ -12,6 +12,7 @@ from ..markdown import failures_text, table
 from ..plots.figure import new_figure, png_bytes
 from ..provenance import provenance
 from ..stats import mean
+from ..texts import choose
 from . import rivals
 from .caches import Setup, measure_kl, measure_needles
 from .options import add_model_options, add_policy_options
@@ -27,7 +28,7 @@ def add_options(parser):
     parser.add_argument("--targets", type=words, help="operating points that rivals are held against; default: all")
     parser.add_argument("--context", type=positive, default=4096, help="of chunks, needle samples and bytes; default: 4096")
     parser.add_argument("--chunks", type=positive, default=N_CHUNKS, help=f"of text for the KL divergence; default: {N_CHUNKS}")
-    parser.add_argument("--texts", type=Path, nargs="+", help="texts of the chunks; default: two novels of the data folder")
+    parser.add_argument("--texts", type=Path, nargs="+", help="texts of the chunks; default: the ones that are held out, of the data folder two novels")
     parser.add_argument("--examples", type=positive, default=2, help="needle samples at each depth; default: 2")
     parser.add_argument("--depths", type=percents, default=[0, 25, 50, 75, 100], help="default: 0,25,50,75,100")
 
@@ -140,7 +141,8 @@ def markdown_of(rows, records, n_ctx, left_out):
 
 
 def run(options):
-    setup = Setup(options.programs, options.model_file, options.context, options.threads, options.data, options.seed, options.out)
+    texts = choose(options.text, options.data)
+    setup = Setup(options.programs, options.model_file, options.context, options.threads, texts, options.seed, options.out)
     maker = rivals.Maker(options.programs, options.model_file, options.policy, options.context, options.out / "policies", options.layers_policy)
     names = policies.point_names(maker.data)
     for name in options.targets or []:
@@ -150,17 +152,17 @@ def run(options):
     kl = measure_kl(setup, configs, maker.identity, options.chunks, options.texts)
     jobs = [(options.context, depth, index) for depth in options.depths for index in range(options.examples)]
     needle = measure_needles(setup, configs, maker.identity, lambda config: jobs)
-    return write(options, configs, kl, needle, maker)
+    return write(options, configs, kl, needle, maker, texts)
 
 
-def write(options, configs, kl, needle, maker):
+def write(options, configs, kl, needle, maker, texts):
     rows = summarise(configs, kl, needle)
     png = draw(rows, f"{options.model_file.stem}, context {options.context}")
     source = provenance("scripts/eval")
     markdown = (f"# Equal bytes: {options.model_file.stem}\n\n" + markdown_of(rows, all_records(kl, needle), options.context, maker.left_out) +
-                f"\nPolicy {maker.hash[:12]}; commit {source['commit']}; `{source['command']}`\n")
+                f"\nPolicy {maker.hash[:12]}; text: {texts.source}; commit {source['commit']}; `{source['command']}`\n")
     data = {"benchmark": "rivals", "model": options.model_file.stem, "policy_sha256": maker.hash, "context": options.context, "rows": rows,
-            "left_out": maker.left_out, "absent": rivals.ABSENT, "provenance": source}
+            "left_out": maker.left_out, "absent": rivals.ABSENT, "texts": texts.record(), "provenance": source}
     write_whole(options.out / "results.json", json.dumps(data, indent=1) + "\n")
     write_whole(options.out / "results.md", markdown)
     write_whole(options.out / "rivals.png", png)

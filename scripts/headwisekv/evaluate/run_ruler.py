@@ -7,6 +7,7 @@ from ..core import Failure, say
 from ..markdown import failures_text, number, table
 from ..stats import mean
 from ..store import Store
+from ..texts import choose
 from . import report
 from .haystack import Haystack
 from .jobs import run_jobs
@@ -52,7 +53,8 @@ async def flat_prompt(endpoint, sample, how):
 async def run(options, endpoint):
     check_options(options)
     check_context(endpoint, max(options.lengths))
-    haystack = Haystack(options.data)
+    texts = choose(options.text, options.data)
+    haystack = Haystack(texts)
     store = Store(options.out / "results.jsonl", {
         "benchmark": "ruler", "version": 1, "name": options.name, "model": endpoint.model, "kv_policy": endpoint.policy(),
         "seed": options.seed, "prompt": options.prompt, "data": haystack.hash})
@@ -83,7 +85,7 @@ async def run(options, endpoint):
         records = await run_jobs(jobs, work, store, options.parallel, "ruler")
     finally:
         store.close()
-    return write(options, endpoint, [job for _, job in jobs], records)
+    return write(options, endpoint, texts, [job for _, job in jobs], records)
 
 
 def score_cell(jobs, records, name=None, length=None):
@@ -108,7 +110,7 @@ def cell_text(cell):
     return f"{number(cell['score'])} ({cell['n']}" + (f", {cell['failed']} failed)" if cell["failed"] else ")")
 
 
-def write(options, endpoint, jobs, records):
+def write(options, endpoint, texts, jobs, records):
     columns = options.lengths
     names = [*options.tasks, None]
     cells = {name or "all": {str(length or "all"): score_cell(jobs, records, name, length) for length in [*columns, None]} for name in names}
@@ -116,11 +118,12 @@ def write(options, endpoint, jobs, records):
     label = f" of {options.name}" if options.name else ""
     rows = [[name, *(cell_text(cell) for cell in row.values())] for name, row in cells.items()]
     markdown = (f"# RULER-style needle tasks{label}\n\nScore 0 to 100 (examples), seed {options.seed}, prompt: {options.prompt}. "
-                "The essays are free books, so scores are not comparable with RULER's own.\n\n"
+                f"The essays are not RULER's, so scores are not comparable with its own: {texts.source}.\n\n"
                 + table(["task", *columns, "all"], rows) + "\n" + failures_text(records))
     depth_names = [f"{100 * i // options.depth_bins}-{100 * (i + 1) // options.depth_bins}%" for i in range(options.depth_bins)]
     png = report.heat_maps([(options.name or os.path.basename(endpoint.model), matrix, 0, 100)], columns, depth_names, "answers found, %")
     data = {"benchmark": "ruler", "name": options.name, "seed": options.seed, "prompt": options.prompt, "examples": options.examples,
+            "texts": texts.record(),
             "cells": cells, "heat": {"lengths": columns, "depths": depth_names, "found": matrix}, "endpoints": [endpoint.describe()]}
     report.write_results(options.out, data, markdown, [("heatmap.png", png)])
     return cells["all"]["all"]["failed"]
