@@ -5,7 +5,7 @@
 
 help:
 	@echo "make run         build, fetch the default model and serve it on http://127.0.0.1:8080"
-	@echo "                 PORT=8080  MODEL=file.gguf  POLICY=file.json|none  CTX=8192  NP=1"
+	@echo "                 PORT=8080  MODEL=file.gguf|gemma3-270m  POLICY=file.json|none  CTX=8192  NP=1"
 	@echo "make test        build and run every test but the slow ones; PYTEST_ARGS='-k chat' narrows pytest"
 	@echo "make test-slow   the slow ones too"
 	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); THREADS=N"

