@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from server_process import ROOT, need_program
 
+from headwisekv import fetch_command, models
 from headwisekv.bench import capacity, systems, systems_run
 from headwisekv.evaluate import __main__ as cli
 
@@ -36,12 +37,15 @@ def parse(words):
     name, arguments = words[0], words[1:]
     if name == "make":
         if words[1:2] == ["eval"]:
-            given = shlex.split(words[2].removeprefix("ARGS=")) if len(words) > 2 else []
-            parse(["scripts/eval", *given])
+            settings = dict(word.split("=", 1) for word in words[2:])
+            assert settings.keys() <= {"ARGS", "DATA", "TEXT"}
+            parse(["scripts/eval", *shlex.split(settings.get("ARGS", ""))])
     elif name == "scripts/eval":
         if arguments != ["--help"]:
             default = [] if arguments and not arguments[0].startswith("-") else ["all", "--model-file", "m", "--policy", "p"]
             cli.read_options([*default, *arguments])
+    elif name == "scripts/fetch":
+        assert arguments == [fetch_command.TEXT] or arguments[0] in models.pin_files()
     elif words[:2] == ["scripts/bench", "systems"]:
         systems.parse_args(words[2:])
     elif words[:2] == ["scripts/bench", "capacity"]:

@@ -109,6 +109,9 @@ def test_chunks_are_apart_and_short_texts_are_said(tmp_path):
     assert caches.cut_chunks(setup, 4, texts)[1] == found != caches.cut_chunks(setup, 2, texts)[1]
     with pytest.raises(Failure, match=r"a.txt has \d+ characters, expected 15360 for 10 chunks"):
         caches.cut_chunks(setup, 20, texts)
+    texts[0].write_text("no line ends here " * 1000)
+    pieces = [path.read_text() for path in caches.cut_chunks(setup, 4, texts[:1])[0]]
+    assert [len(piece) for piece in pieces] == [2 * 128 * 6] * 4
 
 
 #
