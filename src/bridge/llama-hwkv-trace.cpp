@@ -1,5 +1,6 @@
 #include "llama-hwkv-trace.h"
 #include "llama-hwkv-cut.h"
+#include "llama-hwkv.h"
 
 #include "hwkv-error.h"
 
@@ -16,6 +17,7 @@ struct llama_hwkv_tracer {
     llama_hwkv_part part = {};
     int32_t n_embd   = 0;
     int32_t n_tokens = 0;
+    bool    reserving = false; // a context asks how much room its graphs need: nothing is run
 
     // in the graph of the last decode
     ggml_tensor * hidden_inp = nullptr;
@@ -159,8 +161,11 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
     std::vector<ggml_tensor *> nodes(ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));
 
     hidden_inp = nullptr;
-    hidden_out = part.last > 0 ? layer_input(res, part.last, n_embd, n_tokens) : nullptr;
     fattn      = attention_of(res, part.last);
+    if (fattn && reserving) {
+        n_tokens = (int32_t) (fattn->src[0]->ne[1]*fattn->src[0]->ne[3]);
+    }
+    hidden_out = part.last > 0 ? layer_input(res, part.last, n_embd, n_tokens) : nullptr;
 
     const size_t i_fattn = fattn ? index_of(nodes, fattn) : SIZE_MAX;
     if (i_fattn == SIZE_MAX) {
@@ -206,18 +211,35 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
     }
 
     res.t_logits = res.t_embd = res.t_embd_pooled = res.t_h_nextn = nullptr;
-    res.add_input(std::make_unique<llm_graph_input_part>(this, hidden_inp));
+    if (!reserving) {
+        res.add_input(std::make_unique<llm_graph_input_part>(this, hidden_inp));
+    }
 
     return gf;
 }
 
 ggml_cgraph * llama_hwkv_cut(llm_graph_result & res) {
-    return g_active ? g_active->cut(res) : res.get_gf();
+    auto * gf = g_active ? g_active->cut(res) : res.get_gf();
+
+    // where it cannot be cut there is room for the whole graph; the first decode says so
+    return gf || !g_active->reserving ? gf : res.get_gf();
 }
 
 //
 // C API
 //
+
+llama_context * llama_hwkv_tracer_context(llama_model * model, llama_context_params params, const hwkv_policy * policy, int32_t ip, int32_t first, int32_t last) {
+    llama_hwkv_tracer room;
+    room.part      = { first, last, /*attend =*/ true, nullptr };
+    room.n_embd    = llama_model_n_embd(model);
+    room.reserving = true;
+
+    g_active = &room;
+    auto * ctx = llama_kv_policy_init_from_model(model, params, policy, ip);
+    g_active = nullptr;
+    return ctx;
+}
 
 llama_hwkv_tracer * llama_hwkv_tracer_init(llama_context * ctx) {
     auto * res = new llama_hwkv_tracer;

@@ -22,6 +22,11 @@ struct llama_hwkv_part {
 
 struct llama_hwkv_tracer;
 
+// A context for runs of layers first to last only: its compute buffers have room for these and no logits, and the caches of
+// other layers are as small as the policy makes them. NULL on failure; the reason goes to the log.
+LLAMA_API struct llama_context * llama_hwkv_tracer_context(struct llama_model * model, struct llama_context_params params,
+        const struct hwkv_policy * policy, int32_t ip, int32_t first, int32_t last);
+
 // For one context, which has flash attention and one sequence and is used by the tracer only. The tracer goes first.
 LLAMA_API struct llama_hwkv_tracer * llama_hwkv_tracer_init(struct llama_context * ctx);
 LLAMA_API void                       llama_hwkv_tracer_free(struct llama_hwkv_tracer * tracer);

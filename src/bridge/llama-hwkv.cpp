@@ -39,6 +39,15 @@ size_t llama_kv_policy_cache_size(const llama_context * ctx) {
     return res;
 }
 
+size_t llama_kv_policy_compute_size(const llama_context * ctx) {
+    size_t res = 0;
+    for (const auto & [buft, size] : ctx->memory_breakdown()) {
+        GGML_UNUSED(buft);
+        res += size.compute;
+    }
+    return res;
+}
+
 size_t llama_kv_policy_head_size(const llama_context * ctx, int32_t jl, int32_t ih) {
     const auto * hw = find(ctx);
     if (!hw) {

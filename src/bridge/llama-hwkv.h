@@ -25,6 +25,9 @@ LLAMA_API int32_t                    llama_kv_policy_point(const struct llama_co
 // Bytes of all K and V (and recurrent state) a context holds, with or without a policy.
 LLAMA_API size_t llama_kv_policy_cache_size(const struct llama_context * ctx);
 
+// Bytes of the compute buffers of a context, on all devices.
+LLAMA_API size_t llama_kv_policy_compute_size(const struct llama_context * ctx);
+
 // Allocated bytes of K and V of one head: which of the policy's layers, which KV head.
 LLAMA_API size_t llama_kv_policy_head_size(const struct llama_context * ctx, int32_t jl, int32_t ih);
 

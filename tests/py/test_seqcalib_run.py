@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import os
 import random
+import re
 import signal
 import subprocess
 
@@ -372,8 +374,34 @@ def test_dry_run(tool, tmp_path):
     lines = result.stdout.splitlines()
     assert lines[0] == f"4 full-attention layers of 4, 1 sequences of {CONTEXT} tokens, 3 floors"
     assert lines[1].startswith("time: about ") and "held-out check: " in lines[1]
-    assert lines[2].startswith("memory: model ")
+    assert lines[2].startswith("memory: peak ") and "held-out check: " in lines[2]
     assert not list(tmp_path.iterdir())
+
+
+def peak_mib(command, cwd):
+    with subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    return usage.ru_maxrss / 1024
+
+
+@pytest.mark.parametrize("context, more, tau, end", [
+    (2048, ("--n-seq", 2), "0.01,0.02", 0),
+    (2048, ("--n-seq", 2), "1,0.8", 1),
+    (1024, ("--holdout", 1), "0.01,0.02", 0),
+    (1024, ("--holdout", 1), "1,0.8", 1),
+    (1024, ("--naive",), "1,0.8", 1),
+], ids=["sweep, least", "sweep, most", "held-out check, least", "held-out check, most", "naive, most"])
+def test_dry_run_tells_the_peak(tool, tmp_path, context, more, tau, end):
+    # 16 layers whose caches are 4 or 8 MiB each, so that all together or two contexts more would be seen
+    model = tool.model("llama", n_layer=16, n_head_kv=4, head_dim=256)
+    args = ("-m", model, "-f", tool.text(n=9000), "-c", context, "-t", 1, "--n-query", 64, "--tau", tau, *more)
+    dry = tool.run(*args, "--dry-run")
+    told = re.search(r"memory: peak (\d+)(?: to (\d+))? MiB", dry.stdout)
+    told = float(told[1 + end] or told[1])
+    peak = peak_mib(tool.command(*args, "-o", "p.json"), tmp_path)
+    assert told / 1.1 < peak < told * 1.1, dry.stdout
 
 
 def json_lines(text):

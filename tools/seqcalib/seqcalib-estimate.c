@@ -2,7 +2,9 @@
 
 #include "hwkv-error.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 // Seconds a pass takes on the first n_ctx tokens, without its trace.
 static int time_pass(const struct sc_input * in, int32_t jl, int32_t n_ctx, double * seconds, struct hwkv_error * err) {
@@ -50,31 +52,142 @@ static void print_time(FILE * out, const char * what, double seconds) {
     }
 }
 
-static void print_memory(const struct sc_input * in, int32_t n_tau, int32_t n_holdout, FILE * out) {
-    const double mib    = 1.0/1048576.0;
-    const double n_seq  = in->n_seq > n_holdout ? in->n_seq : n_holdout;
-    const double hidden = in->naive ? 0.0 : 4.0*in->n_ctx*llama_model_n_embd(in->model)*n_seq;
+// Bytes that this process holds now: the program, the model and the text. The model alone where the system does not tell.
+static double size_now(const struct sc_input * in) {
+    double n_page = 0.0;
+    FILE * file = fopen("/proc/self/statm", "r");
+    if (file) {
+        if (fscanf(file, "%*s %lf", &n_page) != 1) {
+            n_page = 0.0;
+        }
+        fclose(file);
+    }
+    return n_page > 0.0 ? n_page*(double) sysconf(_SC_PAGESIZE) : (double) llama_model_size(in->model);
+}
 
-    double cache = 0.0;
-    double trace = 0.0;
+// What depends on the choices of the floors: if all take the smallest window and stay together, and if all keep everything and part.
+struct range {
+    double least;
+    double most;
+};
+
+// Bytes of the largest pass above layers that all took one entry of the codebook.
+static int size_pass(const struct sc_input * in, int32_t entry, double * size, struct hwkv_error * err) {
+    int32_t n_unit = 0;
     for (int32_t jl = 0; jl < in->geo->n_full; jl++) {
-        const struct hwkv_layer * layer = &in->geo->layers[jl];
-        const double rows = (double) in->n_ctx*layer->n_head_kv;
-        cache += (double) ggml_row_size(in->type_k, layer->head_dim_k)*rows + (double) ggml_row_size(in->type_v, layer->head_dim_v)*rows;
+        n_unit += in->geo->layers[jl].n_head_kv;
+    }
+    int32_t * entries = malloc(sizeof(*entries)*(size_t) n_unit);
+    if (!entries) {
+        return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    for (int32_t i = 0; i < n_unit; i++) {
+        entries[i] = entry;
+    }
 
-        const double floats = rows*(layer->head_dim_k + layer->head_dim_v);
-        trace = 4.0*floats > trace ? 4.0*floats : trace;
+    *size = 0.0;
+    int status = HWKV_OK;
+    for (int32_t jl = 0; jl < in->geo->n_full && status == HWKV_OK; jl++) {
+        struct sc_pass * pass;
+        status = sc_pass_init(&pass, in, jl, entries, err);
+        if (status == HWKV_OK) {
+            *size = fmax(*size, (double) sc_pass_size(pass));
+            sc_pass_free(pass);
+        }
     }
-    fprintf(out, "memory: model %.0f MiB, cache %.0f MiB, one layer's trace %.0f MiB, layer inputs %.0f", (double) llama_model_size(in->model)*mib, cache*mib,
-            trace*mib, hidden*mib);
-    if (n_tau > 1 && hidden > 0.0) {
-        fprintf(out, " to %.0f", hidden*mib*n_tau);
+    free(entries);
+    return status;
+}
+
+// Bytes of a context whose heads all took one entry, with its logits.
+static int size_context(const struct sc_input * in, int32_t entry, double * size, struct hwkv_error * err) {
+    struct hwkv_policy * policy;
+    int status = sc_policy_new(&policy, in, err);
+    if (status != HWKV_OK) {
+        return status;
     }
-    fprintf(out, " MiB");
-    if (n_holdout > 0) {
-        fprintf(out, ", held-out check: up to %.0f MiB of caches", cache*mib*(n_tau + 1));
+    int32_t * entries = malloc(sizeof(*entries)*(size_t) hwkv_policy_n_unit(policy));
+    for (int32_t i = 0; entries && i < hwkv_policy_n_unit(policy); i++) {
+        entries[i] = entry;
     }
-    fprintf(out, ", and llama.cpp's compute buffers\n");
+    const struct hwkv_point_params point = { .name = "all", .method = "one entry", .entries = entries };
+    status = entries ? hwkv_policy_add_point(policy, &point, err) : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    free(entries);
+
+    struct llama_context * ctx = status == HWKV_OK ? sc_context_new(in, policy, 0) : NULL;
+    if (ctx) {
+        *size = (double) sc_context_size(ctx) + 4.0*in->n_ubatch*llama_vocab_n_tokens(llama_model_get_vocab(in->model));
+        llama_free(ctx);
+    } else if (status == HWKV_OK) {
+        status = hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "llama.cpp could not plan a context of %d tokens", in->n_ctx);
+    }
+    hwkv_policy_free(policy);
+    return status;
+}
+
+static int size_all(const struct sc_input * in, bool has_holdout, struct range * pass, struct range * logits, struct hwkv_error * err) {
+    const int32_t full = in->n_codebook - 1;
+
+    int status = size_pass(in, 0, &pass->least, err);
+    if (status == HWKV_OK) {
+        status = size_pass(in, full, &pass->most, err);
+    }
+    if (status == HWKV_OK && has_holdout) {
+        status = size_context(in, 0, &logits->least, err);
+    }
+    if (status == HWKV_OK && has_holdout) {
+        status = size_context(in, full, &logits->most, err);
+    }
+    // beside the full cache
+    logits->least += logits->most;
+    logits->most  += logits->most;
+    return status;
+}
+
+static void print_range(FILE * out, const char * what, double least, double most) {
+    const double mib = 1.0/1048576.0;
+    fprintf(out, "%s%.0f", what, least*mib);
+    if (most*mib - least*mib >= 1.0) {
+        fprintf(out, " to %.0f", most*mib);
+    }
+}
+
+// Contexts of a model without tensors tell their sizes and take no memory.
+static int print_memory(const struct sc_input * in, const struct sc_estimate_params * params, double now, FILE * out, struct hwkv_error * err) {
+    struct llama_model_params mparams = llama_model_default_params();
+    mparams.n_gpu_layers = params->n_gpu_layers;
+    mparams.no_alloc     = true;
+    mparams.load_mode    = LLAMA_LOAD_MODE_NONE;
+
+    struct sc_input meta = *in;
+    meta.model = llama_model_load_from_file(params->path_model, mparams);
+    if (!meta.model) {
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, params->path_model, "llama.cpp could not load the model's description");
+    }
+    struct range pass   = { 0.0, 0.0 };
+    struct range logits = { 0.0, 0.0 };
+    const int status = size_all(&meta, params->n_holdout > 0, &pass, &logits, err);
+    llama_model_free(meta.model);
+    if (status != HWKV_OK) {
+        return status;
+    }
+
+    // a floor has inputs of its own once it has parted from the others; in the check the full cache is one more
+    const double inputs = in->naive ? 0.0 : 4.0*in->n_ctx*llama_model_n_embd(in->model);
+    const struct range sweep = { inputs*in->n_seq, inputs*in->n_seq*params->n_tau };
+    const struct range check = { inputs*params->n_holdout, inputs*params->n_holdout*(params->n_tau + 1) };
+
+    print_range(out, "memory: peak ", now + fmax(pass.least + fmax(sweep.least, check.least), logits.least),
+                now + fmax(pass.most + fmax(sweep.most, check.most), logits.most));
+    print_range(out, " MiB, by what the floors choose: program, model and text ", now, now);
+    print_range(out, ", a pass ", pass.least, pass.most);
+    print_range(out, ", layer inputs ", sweep.least, sweep.most);
+    if (params->n_holdout > 0) {
+        print_range(out, "; held-out check: layer inputs ", check.least, check.most);
+        print_range(out, ", then two contexts ", logits.least, logits.most);
+    }
+    fputs("\n", out);
+    return HWKV_OK;
 }
 
 // Seconds of one pass over a layer in the middle; probe->naive is set if this architecture does not run in parts.
@@ -103,8 +216,11 @@ static int time_layer(struct sc_input * probe, double * seconds, struct hwkv_err
     return status;
 }
 
-int sc_estimate(const struct sc_input * in, int32_t n_tau, int32_t n_holdout, FILE * out, struct hwkv_error * err) {
-    const int32_t n_full = in->geo->n_full;
+int sc_estimate(const struct sc_input * in, const struct sc_estimate_params * params, FILE * out, struct hwkv_error * err) {
+    const int32_t n_full    = in->geo->n_full;
+    const int32_t n_tau     = params->n_tau;
+    const int32_t n_holdout = params->n_holdout;
+    const double  now       = size_now(in);
 
     struct sc_input probe = *in;
     double per_pass;
@@ -122,9 +238,8 @@ int sc_estimate(const struct sc_input * in, int32_t n_tau, int32_t n_holdout, FI
         fputs(" if they part at once", out);
     }
     if (n_holdout > 0) {
-        print_time(out, "; held-out check: up to ", one*n_holdout*(2.0*n_tau + 2.0));
+        print_time(out, "; held-out check: up to ", one*n_holdout*(3.0*n_tau + 1.0));
     }
     fputs("\n", out);
-    print_memory(&probe, n_tau, n_holdout, out);
-    return HWKV_OK;
+    return print_memory(&probe, params, now, out, err);
 }

@@ -7,6 +7,13 @@
 
 #include <stdio.h>
 
-int sc_estimate(const struct sc_input * in, int32_t n_tau, int32_t n_holdout, FILE * out, struct hwkv_error * err);
+struct sc_estimate_params {
+    const char * path_model;   // read again, without its tensors, to plan contexts
+    int32_t      n_gpu_layers;
+    int32_t      n_tau;
+    int32_t      n_holdout;
+};
+
+int sc_estimate(const struct sc_input * in, const struct sc_estimate_params * params, FILE * out, struct hwkv_error * err);
 
 #endif // SC_ESTIMATE_H

@@ -21,6 +21,10 @@ struct sc_pass {
     float                    * chunk;  // what the tracer gives for one chunk
 };
 
+static size_t elements(int64_t a, int64_t b, int64_t c) {
+    return sizeof(float)*(size_t) a*(size_t) b*(size_t) c;
+}
+
 int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err) {
     struct hwkv_policy_params params = hwkv_policy_params_default();
     params.geometry   = in->geo;
@@ -33,7 +37,8 @@ int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct 
     return hwkv_policy_init(out, &params, err);
 }
 
-// The layers of this pass that have finite windows: in parts only the one before it, else all below.
+// The windows of a pass: in parts it runs only the layer before it and its own, else all below too. Layers that do not run
+// store nothing, so they get the smallest cache there is.
 static int make_prefix(struct sc_pass * pass, const int32_t * entries, struct hwkv_error * err) {
     const struct sc_input      * in  = pass->in;
     const struct hwkv_geometry * geo = in->geo;
@@ -49,9 +54,9 @@ static int make_prefix(struct sc_pass * pass, const int32_t * entries, struct hw
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     for (int32_t jl = 0, i = 0; jl < geo->n_full; jl++) {
-        const bool frozen = jl < pass->jl && (in->naive || jl == pass->jl - 1);
+        const bool runs = jl <= pass->jl && (in->naive || jl >= pass->jl - 1);
         for (int32_t ih = 0; ih < geo->layers[jl].n_head_kv; ih++, i++) {
-            prefix[i] = frozen ? entries[i] : in->n_codebook - 1;
+            prefix[i] = !runs ? 0 : jl < pass->jl ? entries[i] : in->n_codebook - 1;
         }
     }
 
@@ -61,7 +66,7 @@ static int make_prefix(struct sc_pass * pass, const int32_t * entries, struct hw
     return status;
 }
 
-struct llama_context * sc_context_new(const struct sc_input * in, const struct hwkv_policy * policy, int32_t ip) {
+static struct llama_context_params context_params(const struct sc_input * in) {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx           = (uint32_t) in->n_ctx;
     params.n_batch         = (uint32_t) in->n_ubatch;
@@ -74,7 +79,11 @@ struct llama_context * sc_context_new(const struct sc_input * in, const struct h
     params.type_k          = in->type_k;
     params.type_v          = in->type_v;
     params.no_perf         = true;
+    return params;
+}
 
+struct llama_context * sc_context_new(const struct sc_input * in, const struct hwkv_policy * policy, int32_t ip) {
+    const struct llama_context_params params = context_params(in);
     return policy ? llama_kv_policy_init_from_model(in->model, params, policy, ip) : llama_init_from_model(in->model, params);
 }
 
@@ -86,13 +95,13 @@ int sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t jl, 
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     pass->in    = in;
-    pass->jl   = jl;
+    pass->jl    = jl;
     pass->first = in->naive || jl == 0 ? 0 : in->geo->layers[jl - 1].il;
     pass->last  = in->geo->layers[jl].il;
 
     int status = make_prefix(pass, entries, err);
     if (status == HWKV_OK) {
-        pass->ctx = sc_context_new(in, pass->policy, 0);
+        pass->ctx = llama_hwkv_tracer_context(in->model, context_params(in), pass->policy, 0, pass->first, pass->last);
         if (!pass->ctx) {
             status = hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d: llama.cpp could not make a context of %d tokens", pass->last, in->n_ctx);
         }
@@ -120,6 +129,30 @@ void sc_pass_free(struct sc_pass * pass) {
     }
 }
 
+size_t sc_context_size(const struct llama_context * ctx) {
+    return llama_kv_policy_cache_size(ctx) + llama_kv_policy_compute_size(ctx);
+}
+
+size_t sc_pass_size(const struct sc_pass * pass) {
+    const struct sc_input   * in    = pass->in;
+    const struct hwkv_layer * layer = &in->geo->layers[pass->jl];
+    const int32_t dim_k   = layer->head_dim_k;
+    const int32_t dim_v   = layer->head_dim_v;
+    const int32_t n_query = in->n_query < in->n_ctx/4 ? in->n_query : in->n_ctx/4;
+    const int32_t ratio   = layer->n_head/layer->n_head_kv;
+
+    const size_t trace = elements(n_query, layer->n_head, dim_k) + elements(layer->n_head_kv, in->n_ctx, dim_k + dim_v) +
+                         elements(in->n_ubatch, layer->n_head, dim_k > dim_v ? dim_k : dim_v);
+
+    // the rows on their way out of the cache come before the replay of a head
+    const size_t rows_k = ggml_row_size(in->type_k, dim_k)*(size_t) layer->n_head_kv*(size_t) in->n_ctx;
+    const size_t rows_v = ggml_row_size(in->type_v, dim_v)*(size_t) layer->n_head_kv*(size_t) in->n_ctx;
+    const size_t rows   = rows_k > rows_v ? rows_k : rows_v;
+    const size_t replay = elements(n_query, ratio, dim_k + in->n_codebook*dim_v);
+
+    return sc_context_size(pass->ctx) + trace + (rows > replay ? rows : replay);
+}
+
 void sc_trace_free(struct sc_trace * trace) {
     free(trace->pos);
     free(trace->q);
@@ -128,10 +161,6 @@ void sc_trace_free(struct sc_trace * trace) {
     free(trace->sink_logits);
     free(trace->out);
     memset(trace, 0, sizeof(*trace));
-}
-
-static size_t elements(int64_t a, int64_t b, int64_t c) {
-    return sizeof(float)*(size_t) a*(size_t) b*(size_t) c;
 }
 
 // once the first chunk has told the shape

@@ -87,11 +87,17 @@ int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct 
 // The context that everything here runs in: one sequence, flash attention; policy NULL is the full cache.
 struct llama_context * sc_context_new(const struct sc_input * in, const struct hwkv_policy * policy, int32_t ip);
 
+// Bytes of its caches and compute buffers.
+size_t sc_context_size(const struct llama_context * ctx);
+
 struct sc_pass;
 
 // entries: [n_unit]; only those below jl matter
 int  sc_pass_init(struct sc_pass ** out, const struct sc_input * in, int32_t jl, const int32_t * entries, struct hwkv_error * err);
 void sc_pass_free(struct sc_pass * pass);
+
+// Bytes that a traced run takes at its peak, without the inputs of the layers.
+size_t sc_pass_size(const struct sc_pass * pass);
 
 // hidden_in and hidden_out: input of the layer before and of this one, [n_ctx][n_embd], may be the same; NULL in naive
 // mode and where the layer has none. trace may be NULL; free it with sc_trace_free.

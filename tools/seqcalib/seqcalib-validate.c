@@ -243,55 +243,37 @@ static void validator_free(struct validator * val) {
 // the logits
 //
 
-static int compare_logits(struct sc_calib * calib, const struct sc_holdout * holdout, const struct hwkv_policy * policy, struct tool_compare_result * results, struct hwkv_error * err) {
-    const struct sc_input * in = calib->in;
+// Beside the full cache, which runs again for every floor: contexts of all floors at once may not fit.
+static int compare_logits(const struct sc_calib * calib, const struct sc_holdout * holdout, struct llama_context * ctx_full, const struct hwkv_policy * policy,
+                          int32_t ip, struct tool_compare_result * result, struct hwkv_error * err) {
+    const struct sc_input * in   = calib->in;
+    const char            * name = hwkv_policy_point(policy, ip)->name;
+    struct llama_context  * ctx  = sc_context_new(in, policy, ip);
 
-    struct llama_context * contexts[SC_POINT_MAX] = { NULL };
-    const char           * names[SC_POINT_MAX] = { NULL };
-    struct llama_context * ctx_full = sc_context_new(in, NULL, 0);
-
-    int status = ctx_full ? HWKV_OK : HWKV_ERR_INTERNAL;
-    for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
-        contexts[ip] = sc_context_new(in, policy, ip);
-        names[ip] = hwkv_policy_point(policy, ip)->name;
-        status = contexts[ip] ? HWKV_OK : HWKV_ERR_INTERNAL;
+    if (!ctx) {
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "llama.cpp could not make a context of %d tokens for the held-out check", in->n_ctx);
     }
-
-    if (status != HWKV_OK) {
-        hwkv_fail(err, status, NULL, "llama.cpp could not make a context of %d tokens for the held-out check", in->n_ctx);
-    } else {
-        const struct tool_compare_params params = {
-            .ctx_full   = ctx_full,
-            .ctx_policy = contexts,
-            .names      = names,
-            .n_policy   = calib->n_tau,
-            .tokens     = holdout->tokens,
-            .n_seq      = holdout->n_seq,
-            .n_ctx      = in->n_ctx,
-            .n_thread   = in->n_thread,
-            .progress   = in->progress,
-            .stop       = in->stop,
-        };
-        tool_progress_start(in->progress, tool_compare_work(&params));
-        tool_progress_stage(in->progress, "compare logits on held-out text");
-        status = tool_compare(results, &params, err);
-        tool_progress_end(in->progress);
-        if (status == TOOL_STOPPED) {
-            for (int32_t ip = 0; ip < calib->n_tau; ip++) {
-                tool_compare_result_free(&results[ip]);
-            }
-            status = hwkv_fail(err, SC_ERR_STOPPED, NULL, "stopped");
-        }
+    const struct tool_compare_params params = {
+        .ctx_full   = ctx_full,
+        .ctx_policy = &ctx,
+        .names      = &name,
+        .n_policy   = 1,
+        .tokens     = holdout->tokens,
+        .n_seq      = holdout->n_seq,
+        .n_ctx      = in->n_ctx,
+        .n_thread   = in->n_thread,
+        .progress   = in->progress,
+        .stop       = in->stop,
+    };
+    tool_progress_start(in->progress, tool_compare_work(&params));
+    tool_progress_stage(in->progress, "compare logits on held-out text");
+    int status = tool_compare(result, &params, err);
+    tool_progress_end(in->progress);
+    if (status == TOOL_STOPPED) {
+        tool_compare_result_free(result);
+        status = hwkv_fail(err, SC_ERR_STOPPED, NULL, "stopped");
     }
-
-    for (int32_t ip = 0; ip < calib->n_tau; ip++) {
-        if (contexts[ip]) {
-            llama_free(contexts[ip]);
-        }
-    }
-    if (ctx_full) {
-        llama_free(ctx_full);
-    }
+    llama_free(ctx);
     return status;
 }
 
@@ -404,6 +386,30 @@ static int make_policy(const struct sc_calib * calib, struct hwkv_policy ** out,
     return status;
 }
 
+// Floors that an interrupted run has checked are left out.
+static int check_logits(struct validator * val, const struct sc_holdout * holdout, const struct hwkv_policy * policy, struct hwkv_error * err) {
+    const struct sc_calib * calib = val->calib;
+
+    struct llama_context * ctx_full = sc_context_new(calib->in, NULL, 0);
+    if (!ctx_full) {
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "llama.cpp could not make a context of %d tokens for the held-out check", calib->in->n_ctx);
+    }
+    int status = HWKV_OK;
+    for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
+        if (calib->validation[ip]) {
+            continue;
+        }
+        struct tool_compare_result result = { 0 };
+        status = compare_logits(calib, holdout, ctx_full, policy, ip, &result, err);
+        if (status == HWKV_OK) {
+            status = write_record(val, holdout, &result, ip, err);
+        }
+        tool_compare_result_free(&result);
+    }
+    llama_free(ctx_full);
+    return status;
+}
+
 int sc_validate(struct sc_calib * calib, const struct sc_holdout * holdout, struct hwkv_error * err) {
     bool all = true;
     for (int32_t ip = 0; ip < calib->n_tau; ip++) {
@@ -415,7 +421,6 @@ int sc_validate(struct sc_calib * calib, const struct sc_holdout * holdout, stru
 
     struct validator val;
     struct hwkv_policy * policy = NULL;
-    struct tool_compare_result results[SC_POINT_MAX] = { 0 };
 
     int status = validator_init(&val, calib, holdout, err);
     if (status == HWKV_OK) {
@@ -428,15 +433,7 @@ int sc_validate(struct sc_calib * calib, const struct sc_holdout * holdout, stru
         tool_progress_end(val.in.progress);
     }
     if (status == HWKV_OK) {
-        status = compare_logits(calib, holdout, policy, results, err);
-    }
-    for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
-        if (!calib->validation[ip]) {
-            status = write_record(&val, holdout, &results[ip], ip, err);
-        }
-    }
-    for (int32_t ip = 0; ip < calib->n_tau; ip++) {
-        tool_compare_result_free(&results[ip]);
+        status = check_logits(&val, holdout, policy, err);
     }
     hwkv_policy_free(policy);
     validator_free(&val);

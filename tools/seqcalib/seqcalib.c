@@ -25,6 +25,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 // everything a run holds
 struct run {
     struct sc_options    opt;
@@ -367,7 +371,13 @@ static int run_tool(struct run * run) {
 
     if (run->opt.dry_run) {
         struct hwkv_error err;
-        const int status = sc_estimate(&run->in, run->opt.taus.n, run->holdout.n_seq, stdout, &err);
+        const struct sc_estimate_params params = {
+            .path_model   = run->opt.model,
+            .n_gpu_layers = run->opt.n_gpu_layers,
+            .n_tau        = run->opt.taus.n,
+            .n_holdout    = run->holdout.n_seq,
+        };
+        const int status = sc_estimate(&run->in, &params, stdout, &err);
         return status == HWKV_OK ? TOOL_EXIT_OK : status == SC_ERR_STOPPED ? TOOL_EXIT_STOPPED : fail(run, &err);
     }
     return calibrate(run);
@@ -375,6 +385,10 @@ static int run_tool(struct run * run) {
 
 int main(int argc, char ** argv) {
     static struct run run;
+
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 1 << 20); // what a pass frees goes back at once: glibc would keep buffers of up to 32 MiB
+#endif
 
     tool_begin("llama-seqcalib", tool_args_has(argc, argv, "--json-progress", NULL));
     int code = sc_options_read(&run.opt, argc - 1, argv + 1);
