@@ -78,7 +78,9 @@ void llama_kv_headwise::write_histories(llama_io_write_i & io, llama_seq_id seq_
 
         const uint64_t n_exact = h.n_exact;
         io.write(&n_exact, sizeof(n_exact));
-        io.write(h.items, n*sizeof(*h.items));
+        if (n > 0) { // else there are no items, not even an address
+            io.write(h.items, n*sizeof(*h.items));
+        }
     });
 }
 
@@ -103,7 +105,9 @@ void llama_kv_headwise::read_histories(llama_io_read_i & io, llama_seq_id seq_id
         if (n > owner->get_size() || !hwkv_history_reserve(&h, n)) {
             throw std::runtime_error(format("found a state of %llu tokens, expected at most %u", (unsigned long long) n, owner->get_size()));
         }
-        io.read(h.items, n*sizeof(*h.items));
+        if (n > 0) {
+            io.read(h.items, n*sizeof(*h.items));
+        }
         h.n       = n;
         h.n_exact = n_exact;
         if (!hwkv_history_is_valid(&h)) {
