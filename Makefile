@@ -7,7 +7,7 @@ help:
 	@echo "make run         build, fetch the default model and serve it on http://127.0.0.1:8080"
 	@echo "                 PORT=8080  MODEL=file.gguf|gemma3-270m  POLICY=file.json|none  CTX=8192  NP=1"
 	@echo "make test        build and run every test but the slow ones; PYTEST_ARGS='-k chat' narrows pytest"
-	@echo "make test-slow   the slow ones too"
+	@echo "make test-slow   the slow ones too, and bridge and server under sanitizers (hours)"
 	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); THREADS=N"
 	@echo "                 others into OUT=build/policies: TEXT=file  CTX=512 (some minutes)"
 	@echo "make bench       speed against the unpatched llama.cpp (30 minutes on a quiet machine); ARGS='--time-limit 60 --resume'"
@@ -40,4 +40,4 @@ eval:
 	@scripts/setup packages && scripts/setup build cpu llama-server llama-kv-policy llama-kv-verify llama-perplexity && scripts/setup venv && exec scripts/eval $(ARGS)
 
 clean:
-	rm -rf build build-asan build-cuda .venv
+	rm -rf build build-asan build-server-asan build-cuda .venv
