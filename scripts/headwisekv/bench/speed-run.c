@@ -1,4 +1,4 @@
-// One row of the speed bench as a resident process: it loads a model once and measures whenever it is asked. Built against
+// One row of the speed bench as a process that loads a model once and measures whenever it is asked. Built against
 // our llama.cpp and against the pristine package.
 //
 // usage: speed-run MODEL N-CTX THREADS CPUS POLICY|none       CPUS: numbers with commas, one thread on each

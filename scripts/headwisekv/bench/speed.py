@@ -1,8 +1,8 @@
 """Speed of our build, with and without policies, as a multiple of the unpatched package's.
 
-Every row is a process of its own that keeps its model and waits. A round measures each depth on all rows, one after the
-other, so that a ratio compares neighbours in time. Rounds go on until every ratio's 95% interval is narrower than +-3%, or
-the time is over. Writes speed.json and speed.md, the table also to stdout. Ctrl-C keeps what is done; --resume goes on.
+A round starts a process for every row and measures each depth on all of them, one after the other, so that a ratio compares
+neighbours in time. Rounds go on until every ratio's 95% interval is narrower than +-3%, or the time is over. Writes speed.json
+and speed.md, the table also to stdout. Ctrl-C keeps what is done; --resume goes on.
 """
 
 import argparse
@@ -78,13 +78,22 @@ class Bench:
     def share(self):
         return (time.monotonic() - self.began) / max(self.deadline - self.began, 1e-9)
 
-    def start(self, rows):
+    def load(self, name):
         cpus = sorted(os.sched_getaffinity(0))[:self.args.threads]
+        row = ROWS[name]
+        self.children[name] = Child(row, self.args.model, self.args.context, cpus, self.files[row.policy], self.args.out)
+        return self.children[name]
+
+    def renew(self):
+        """New processes for all rows: where memory lies is a process's luck, and changes a speed by up to a quarter."""
+        for name in list(self.children):
+            self.children[name].close()
+            self.load(name).ask("run 64 2 -")
+
+    def start(self, rows):
         for name in rows:
             self.progress.show(f"loading {name}", 0.0)
-            row = ROWS[name]
-            child = Child(row, self.args.model, self.args.context, cpus, self.files[row.policy], self.args.out)
-            self.children[name] = child
+            row, child = ROWS[name], self.load(name)
             self.data["rows"][name] = {"title": row.title, "policy": row.policy, "kernel": row.kernel, **child.about, "ideal": self.ideal(child)}
         n_policies = len({ROWS[name].policy for name in rows})
         base = self.data["rows"][BASE]
@@ -169,6 +178,8 @@ class Bench:
             pending = {depth: names for depth in self.args.depths if (names := self.undecided(depth))}
             if not pending:
                 return "all ratios decided"
+            self.renew()
+            others.since_mark()
             self.wait_for_quiet(others)
             number = first + done + 1
             for depth, names in pending.items():
