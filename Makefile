@@ -1,13 +1,14 @@
 # The commands of this project. `make run` and `make test` install and build whatever they need.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow build calibrate bench eval clean
+.PHONY: help run test test-slow test-gpu build calibrate bench eval clean
 
 help:
 	@echo "make run         build, fetch the default model and serve it on http://127.0.0.1:8080"
 	@echo "                 PORT=8080  MODEL=file.gguf|gemma3-270m  POLICY=file.json|none  CTX=8192  NP=1"
 	@echo "make test        build and run every test but the slow ones; PYTEST_ARGS='-k chat' narrows pytest"
 	@echo "make test-slow   the slow ones too, and bridge and server under sanitizers (hours)"
+	@echo "make test-gpu    the tests that run on a GPU, or on Mesa's software device where there is none"
 	@echo "make calibrate   make the shipped policies again (hours; Ctrl-C and go on); THREADS=N"
 	@echo "                 others into OUT=build/policies: TEXT=file  CTX=512 (some minutes)"
 	@echo "make bench       speed against the unpatched llama.cpp (30 minutes on a quiet machine); ARGS='--time-limit 60 --resume'"
@@ -26,6 +27,9 @@ test:
 test-slow:
 	@scripts/setup packages test && exec scripts/test --slow
 
+test-gpu:
+	@scripts/setup packages && scripts/setup packages vulkan && exec scripts/test --gpu
+
 build:
 	@scripts/setup packages && exec scripts/setup build cpu
 
@@ -40,4 +44,4 @@ eval:
 	@scripts/setup packages && scripts/setup build cpu llama-server llama-kv-policy llama-kv-verify llama-perplexity && scripts/setup venv && exec scripts/eval $(ARGS)
 
 clean:
-	rm -rf build build-asan build-server-asan build-cuda .venv
+	rm -rf build build-asan build-server-asan build-vulkan build-cuda .venv

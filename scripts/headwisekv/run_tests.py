@@ -1,7 +1,7 @@
 """Builds everything and runs every test: ctest in build/ and build-asan/, pytest for the repository and the server.
 
 A suite that fails, or cannot run, never keeps the others from running. The last line is `N passed, N failed`.
-Usage: scripts/test [--slow | --asan]    PYTEST_ARGS in the environment is added to every pytest call.
+Usage: scripts/test [--slow | --asan | --gpu]    PYTEST_ARGS in the environment is added to every pytest call.
 """
 
 import argparse
@@ -36,6 +36,10 @@ SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
 }
+
+
+# only these have tests that need a device
+GPU_BUILD = ["binaries", "bridge-test", "llama-seqcalib", "llama-kv-policy", "llama-kv-verify"]
 
 
 class Suite:
@@ -125,6 +129,21 @@ def run_sanitized(suites):
         suites[-1].finish()
 
 
+def run_gpu(suites):
+    """What runs in build-vulkan/: on the device that GGML_VK_VISIBLE_DEVICES names, else on the first, which may be software."""
+    ready, _ = prepare(suites, "build vulkan", "build", "vulkan", *GPU_BUILD)
+    venv, _ = prepare(suites, "python packages", "venv")
+    has_model, model = prepare(suites, "model", "model")
+    REPORTS.mkdir(parents=True, exist_ok=True)
+
+    ready = ready and venv and has_model
+    suites.append(Suite("pytest build-vulkan", "" if ready else "did not run: see above"))
+    if ready:
+        command = [*PYTEST, "-q", "-n", "2", "--dist", "worksteal", "-m", "gpu", *shlex.split(os.environ.get("PYTEST_ARGS", ""))]
+        suites[-1].start(command, {"GGML_VK_VISIBLE_DEVICES": "0", **environment("build-vulkan", model)})
+        suites[-1].finish()
+
+
 def run_all(slow, suites):
     """Prepares what the suites need, then runs those whose needs are met; fills the list as it goes."""
     packages = process.start(["scripts/setup", "venv"])  # mostly waits, so it goes beside the build
@@ -140,7 +159,7 @@ def run_all(slow, suites):
 
     env = environment("build", model if has_model else None)
     ctest = ["ctest", "--timeout", "900", "--output-on-failure", *([] if slow else ["-LE", "slow"])]
-    pytest = [*PYTEST, "-q", *(["-m", ""] if slow else []), *shlex.split(os.environ.get("PYTEST_ARGS", ""))]
+    pytest = [*PYTEST, "-q", *(["-m", "not gpu"] if slow else []), *shlex.split(os.environ.get("PYTEST_ARGS", ""))]
     REPORTS.mkdir(parents=True, exist_ok=True)
 
     def start(name, command, ready, background=False):
@@ -175,12 +194,15 @@ def main(arguments=None):
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--slow", action="store_true", help="run the slow tests too, and those of --asan")
     only.add_argument("--asan", action="store_true", help="run llama.cpp, bridge and server under ASan and UBSan, and nothing else")
+    only.add_argument("--gpu", action="store_true", help="run what needs a GPU, on Vulkan, and nothing else")
     options = parser.parse_args(arguments)
 
     def work():
         os.chdir(ROOT)
         suites = []
-        if not options.asan:
+        if options.gpu:
+            run_gpu(suites)
+        elif not options.asan:
             run_all(options.slow, suites)
         if options.slow or options.asan:
             run_sanitized(suites)

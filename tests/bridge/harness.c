@@ -51,6 +51,7 @@ struct llama_context * make_context(struct llama_model * model, const struct opt
     p.flash_attn_type    = opt->flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.kv_unified         = opt->kv_unified;
     p.swa_full           = opt->swa_full;
+    p.offload_kqv        = !opt->cache_on_host;
     p.kv_policy          = opt->plain ? NULL : opt->policy;
     p.kv_policy_point    = opt->plain ? NULL : opt->point;
     p.kv_policy_rollback = opt->rollback;
@@ -77,7 +78,7 @@ void bench_init(struct bench * bench, struct llama_model * model, const struct o
     }
     bench->ctx = make_context(model, opt, opt->types ? bench->policy : NULL);
     for (uint32_t s = 0; s < opt->n_seq_max; s++) {
-        reference_init(&bench->ref[s], model, opt, bench->policy, ip);
+        reference_init(&bench->ref[s], opt->host, opt, bench->policy, ip);
     }
 }
 

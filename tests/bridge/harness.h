@@ -35,6 +35,9 @@ struct options {
     int32_t  window_error; // added to the finite windows of the reference: then the comparison must fail
     bool     plain;        // the context has no policy; the reference still has it
     const char * types;    // of the heads in turn, instead of the cache's: "f16,q4_0"
+    int32_t  n_gpu_layers; // -1: all
+    bool     cache_on_host;
+    struct llama_model * host; // the model without devices: the reference writes masks into the memory of the host
     int32_t  type_error;   // the reference gives each head the type of the so many-th after it: then the comparison must fail
 };
 

@@ -12,6 +12,8 @@
 
 #include "harness.h"
 
+#include "ggml-backend.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +64,8 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "--plain") == 0) { opt->plain    = strcmp(value, "on") == 0; }
         else if (strcmp(key, "--types") == 0) { opt->types    = value; }
         else if (strcmp(key, "--type-error") == 0) { opt->type_error = atoi(value); }
+        else if (strcmp(key, "-ngl")  == 0) { opt->n_gpu_layers = atoi(value); }
+        else if (strcmp(key, "-nkvo") == 0) { opt->cache_on_host = strcmp(value, "on") == 0; }
         else if (strcmp(key, "-s")    == 0) { opt->seed       = (uint32_t) atoi(value); }
         else {
             fprintf(stderr, "bridge-test: unknown option %s\n", key);
@@ -70,10 +74,27 @@ static void parse(struct options * opt, int argc, char ** argv) {
     }
 }
 
+static bool has_gpu(void) {
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        if (ggml_backend_dev_type(ggml_backend_dev_get(i)) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct llama_model * load_model(const struct options * opt, struct llama_model_params params) {
+    struct llama_model * model = llama_model_load_from_file(opt->model, params);
+    if (!model) {
+        die("cannot load the model");
+    }
+    return model;
+}
+
 int main(int argc, char ** argv) {
     struct options opt = {
         .type_k = GGML_TYPE_F32, .type_v = GGML_TYPE_F32, .kv_unified = true, .copies = true, .n_ctx = 512, .n_ubatch = 64, .n_seq_max = 1,
-        .n_prompt = 200, .n_decode = 100, .n_ops = 40, .n_runs = 1, .n_threads = 1, .rollback = 64, .seed = 1,
+        .n_prompt = 200, .n_decode = 100, .n_ops = 40, .n_runs = 1, .n_threads = 1, .rollback = 64, .seed = 1, .n_gpu_layers = -1,
     };
     if (argc < 2) {
         fprintf(stderr, "usage: bridge-test run|ops|copies|greedy|hash|shift|plan -m MODEL -p POLICY [options]\n");
@@ -85,9 +106,13 @@ int main(int argc, char ** argv) {
     struct llama_model_params mp = llama_model_default_params();
     // repacked weights round differently in batches of another size
     mp.use_extra_bufts = strcmp(argv[1], "hash") == 0;
-    struct llama_model * model = llama_model_load_from_file(opt.model, mp);
-    if (!model) {
-        die("cannot load the model");
+    mp.n_gpu_layers    = opt.n_gpu_layers;
+    struct llama_model * model = load_model(&opt, mp);
+    opt.host = model;
+    if (has_gpu()) {
+        ggml_backend_dev_t none[] = { NULL };
+        mp.devices = none;
+        opt.host   = load_model(&opt, mp);
     }
     static const struct {
         const char * name;
@@ -105,6 +130,9 @@ int main(int argc, char ** argv) {
     if (status < 0) {
         fprintf(stderr, "bridge-test: unknown command %s\n", argv[1]);
         status = 2;
+    }
+    if (opt.host != model) {
+        llama_model_free(opt.host);
     }
     llama_model_free(model);
     llama_backend_free();
