@@ -167,6 +167,29 @@ static void test_plan__quantised(void) {
     hwkv_plan_free(plan);
 }
 
+// On a device a ring with room for a batch of 512 needs no scratch memory: 256 cells more in two layers, or the ring and the batch in one.
+static void test_plan__slack(void) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx    = 8192;
+    params.n_pad    = 256;
+    params.n_ubatch = 512;
+    struct hwkv_plan * plan = make_plan((const int32_t[5]) { W4096, FULL, W4096, W256, FULL }, &params);
+    // 4096 + 64 is 4352 padded, and 4096 + 512 - 1 is 4608: slack 256 x 640, scratch memory (4352 + 512) x 384
+    check_group(plan, 2, 4096, 2, 2, 4608, 4608 * 384, 4608 * 256);
+    CHECK(hwkv_plan_group(plan, 2)->n_room >= 512);
+    // 256 + 64 is 512 padded; with room for a batch it would be 768, a third of it slack
+    check_group(plan, 1, 256, 1, 1, 512, 512 * 256, 512 * 128);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 1)->n_room, 512 - 256 + 1);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 0)->n_room, UINT32_MAX);
+    hwkv_plan_free(plan);
+
+    params.n_ubatch = 0; // a CPU
+    plan = make_plan((const int32_t[5]) { W4096, FULL, W4096, W256, FULL }, &params);
+    check_group(plan, 2, 4096, 2, 2, 4352, 4352 * 384, 4352 * 256);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 2)->n_room, 4352 - 4096 + 1);
+    hwkv_plan_free(plan);
+}
+
 //
 // entries with types of their own
 //
@@ -232,6 +255,22 @@ static void test_plan__two_full_groups(void) {
     CHECK_EQ_INT(hwkv_plan_n_group(plan), 1);
     CHECK(hwkv_plan_is_plain(plan));
     CHECK_EQ_INT(hwkv_plan_size(plan), hwkv_plan_size_plain(plan));
+    hwkv_plan_free(plan);
+}
+
+// Groups with the same window share its cells, so both have room or neither. 35 cells more take 776 bytes each in all layers; scratch
+// memory would be 320 + 100 cells of 384.
+static void test_plan__slack_is_shared(void) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx    = 8192;
+    params.n_pad    = 1;
+    params.n_ubatch = 100;
+    struct hwkv_plan * plan = make_typed((const int32_t[5]) { Q256, A256, QFULL, A256, AFULL }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 4);
+    check_group(plan, 2, 256, 2, 2, 355, 355 * (128 + 256), 355 * (128 + 128));
+    check_group(plan, 3, 256, 1, 1, 355, 355 * 68, 355 * 68);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 2)->n_room, 100);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 3)->n_room, 100);
     hwkv_plan_free(plan);
 }
 
@@ -393,6 +432,8 @@ int main(void) {
     test_plan__all_full_is_the_plain_cache();
     test_plan__without_flash_attention();
     test_plan__quantised();
+    test_plan__slack();
+    test_plan__slack_is_shared();
     test_plan__many_groups();
     test_plan__two_full_groups();
     test_plan__equal_windows_of_different_types();

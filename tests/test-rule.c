@@ -103,6 +103,31 @@ static void check_cells(struct hwkv_rule rule, uint32_t n_rollback) {
     CHECK_EQ_INT(hwkv_rule_n_cells(rule, n_rollback, 3), 3 * most);
 }
 
+// What a batch of n_tokens fills at most, with what must be kept beside it.
+static uint64_t most_with_batch(struct hwkv_rule rule, uint32_t n_rollback, int32_t n_tokens) {
+    uint64_t most = 0;
+    for (int32_t first = 0; first < POSITIONS; first++) {
+        const int32_t from = hwkv_rule_keep_from(rule, first, first + n_tokens - 1, n_rollback);
+        uint64_t      n    = (uint64_t) n_tokens;
+        for (int32_t pos = 0; pos < first; pos++) {
+            n += hwkv_rule_keeps(rule, from, pos);
+        }
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static void check_room(struct hwkv_rule rule, uint32_t n_rollback) {
+    for (uint32_t n_slack = 0; n_slack < 4; n_slack++) {
+        const uint64_t cells = hwkv_rule_n_cells(rule, n_rollback, 1) + n_slack;
+        const int32_t  room  = (int32_t) hwkv_rule_n_room(n_rollback, n_slack);
+        for (int32_t n = 1; n <= room; n++) {
+            CHECK(most_with_batch(rule, n_rollback, n) <= cells);
+        }
+        CHECK(most_with_batch(rule, n_rollback, room + 1) > cells);
+    }
+}
+
 static void check_rule(struct hwkv_rule rule) {
     for (int32_t pos = 0; pos < POSITIONS; pos++) {
         check_query(rule, pos);
@@ -132,6 +157,7 @@ static void test_rule__finite(void) {
             check_rule(rule);
             for (uint32_t n_rollback = 0; n_rollback < 8; n_rollback++) {
                 check_cells(rule, n_rollback);
+                check_room(rule, n_rollback);
             }
         }
     }

@@ -1,10 +1,11 @@
 // What the runtime allocates for one operating point: groups of heads with the same entry, their cells and bytes.
 //
 // A finite group keeps, for every sequence that shares its cells, the window and the positions that may be taken back.
-// A batch that is larger than what is free is attended to beside them, so its size does not matter.
+// A batch that is larger than what is free is attended to beside them in scratch memory, or the cells are given room for it.
 
 #include "hwkv-impl.h"
 #include "hwkv-rule.h"
+#include "hwkv-slack.h"
 
 #include <string.h>
 
@@ -91,11 +92,27 @@ static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_p
     return 0;
 }
 
-// Never more than the context has, which is what the full history takes.
-static uint32_t group_cells(const struct hwkv_plan * plan, struct hwkv_rule rule) {
+// Without padding.
+static uint64_t cells_needed(const struct hwkv_plan * plan, struct hwkv_rule rule) {
     const struct hwkv_plan_params * p = &plan->params;
-    const uint64_t cells = pad_to(hwkv_rule_n_cells(rule, p->n_rollback, p->kv_unified ? p->n_seq_max : 1), p->n_pad);
+    return hwkv_rule_n_cells(rule, p->n_rollback, p->kv_unified ? p->n_seq_max : 1);
+}
+
+// With room for a batch of n_tokens. Never more than the context has, which is what the full history takes.
+static uint32_t group_cells(const struct hwkv_plan * plan, struct hwkv_rule rule, uint32_t n_tokens) {
+    const struct hwkv_plan_params * p = &plan->params;
+    const uint64_t room  = hwkv_rule_n_room(p->n_rollback, 0);
+    const uint64_t slack = n_tokens > room ? n_tokens - room : 0;
+    const uint64_t cells = pad_to(cells_needed(plan, rule) + slack, p->n_pad);
     return cells < plan->n_ctx_seq ? (uint32_t) cells : plan->n_ctx_seq;
+}
+
+// Cells that hold the whole context have room for everything.
+static uint32_t group_room(const struct hwkv_plan * plan, struct hwkv_rule rule, uint32_t n_cells) {
+    if (n_cells == plan->n_ctx_seq) {
+        return UINT32_MAX;
+    }
+    return (uint32_t) hwkv_rule_n_room(plan->params.n_rollback, n_cells - cells_needed(plan, rule));
 }
 
 // llama.cpp's own cache for the same layers. Without flash attention it pads V to the widest layer.
@@ -122,7 +139,7 @@ static int32_t group_of_entry(struct hwkv_plan * plan, const struct hwkv_entry *
             return ig;
         }
     }
-    plan->groups[plan->n_group] = (struct hwkv_group) { .entry = *entry, .n_cells = group_cells(plan, hwkv_rule_of(entry->window, sinks)) };
+    plan->groups[plan->n_group] = (struct hwkv_group) { .entry = *entry, .n_cells = group_cells(plan, hwkv_rule_of(entry->window, sinks), 0) };
     return plan->n_group++;
 }
 
@@ -150,7 +167,7 @@ static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * poli
     }
 }
 
-// The heads of every layer sorted by group, and what they add to the groups.
+// The heads of every layer sorted by group, and how many the groups have.
 static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo) {
     for (int32_t jl = 0; jl < geo->n_full; jl++) {
         const struct hwkv_layer * l = &geo->layers[jl];
@@ -164,16 +181,62 @@ static void fill_heads(struct hwkv_plan * plan, const struct hwkv_geometry * geo
         start[0] = plan->unit_start[jl];
         for (int32_t ig = 0; ig < plan->n_group; ig++) {
             struct hwkv_group * g = &plan->groups[ig];
-            const uint64_t rows = (uint64_t) g->n_cells * plan->n_stream;
             next[ig]      = start[ig];
             start[ig + 1] = start[ig] + count[ig];
             g->n_layer += count[ig] > 0;
             g->n_head  += count[ig];
-            g->k_size  += hwkv_type_row_size(g->entry.type_k, (int64_t) count[ig] * l->head_dim_k) * rows;
-            g->v_size  += hwkv_type_row_size(g->entry.type_v, (int64_t) count[ig] * l->head_dim_v) * rows;
         }
         for (int32_t ih = 0; ih < l->n_head_kv; ih++) {
             plan->heads[next[group_of[ih]]++] = ih;
+        }
+    }
+}
+
+static uint64_t row_size_k(const struct hwkv_plan * plan, const struct hwkv_layer * l, int32_t ig, int32_t n_head) {
+    return hwkv_type_row_size(plan->groups[ig].entry.type_k, (int64_t) n_head * l->head_dim_k);
+}
+
+static uint64_t row_size_v(const struct hwkv_plan * plan, const struct hwkv_layer * l, int32_t ig, int32_t n_head) {
+    return hwkv_type_row_size(plan->groups[ig].entry.type_v, (int64_t) n_head * l->head_dim_v);
+}
+
+// The groups of one window share cells. Gives them room for a batch where that takes less than scratch memory.
+static void fill_cells(struct hwkv_plan * plan, const struct hwkv_policy * policy) {
+    struct hwkv_ring rings[HWKV_CODE_MAX];
+    int32_t          ring_of[HWKV_CODE_MAX];
+    int32_t          n_ring = 0;
+    for (int32_t ig = 0; ig < plan->n_group; ig++) {
+        const struct hwkv_group * g = &plan->groups[ig];
+        int32_t ir = 0;
+        while (ir < n_ring && rings[ir].window != g->entry.window) {
+            ir++;
+        }
+        if (ir == n_ring) {
+            const struct hwkv_rule rule = hwkv_rule_of(g->entry.window, policy->sinks);
+            rings[n_ring++] = (struct hwkv_ring) {
+                .window = g->entry.window, .n_cells = g->n_cells, .n_cells_slack = group_cells(plan, rule, plan->params.n_ubatch),
+            };
+        }
+        ring_of[ig] = ir;
+        for (int32_t jl = 0; jl < policy->geo.n_full; jl++) {
+            int32_t n_head = 0;
+            hwkv_plan_heads(plan, ig, jl, &n_head);
+            const uint64_t size = row_size_k(plan, &policy->geo.layers[jl], ig, n_head) + row_size_v(plan, &policy->geo.layers[jl], ig, n_head);
+            rings[ir].cell_size += size;
+            rings[ir].scratch_size = size > rings[ir].scratch_size ? size : rings[ir].scratch_size;
+        }
+    }
+    hwkv_slack_choose(rings, n_ring, plan->params.n_ubatch);
+    for (int32_t ig = 0; ig < plan->n_group; ig++) {
+        struct hwkv_group * g = &plan->groups[ig];
+        g->n_cells = rings[ring_of[ig]].n_cells;
+        g->n_room  = group_room(plan, hwkv_rule_of(g->entry.window, policy->sinks), g->n_cells);
+        for (int32_t jl = 0; jl < policy->geo.n_full; jl++) {
+            const uint64_t rows = (uint64_t) g->n_cells * plan->n_stream;
+            int32_t n_head = 0;
+            hwkv_plan_heads(plan, ig, jl, &n_head);
+            g->k_size += row_size_k(plan, &policy->geo.layers[jl], ig, n_head) * rows;
+            g->v_size += row_size_v(plan, &policy->geo.layers[jl], ig, n_head) * rows;
         }
     }
 }
@@ -258,6 +321,7 @@ int hwkv_plan_init(struct hwkv_plan ** out, const struct hwkv_policy * policy, i
     if (status == 0) {
         fill_groups(plan, policy, policy->points[ip].entries);
         fill_heads(plan, &policy->geo);
+        fill_cells(plan, policy);
         status = fill_sizes(plan, &policy->geo, err);
     }
     if (status) {

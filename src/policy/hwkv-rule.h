@@ -103,6 +103,12 @@ static inline uint64_t hwkv_rule_n_cells(struct hwkv_rule rule, uint32_t n_rollb
     return ((uint64_t) rule.sinks + (uint64_t) rule.recent + n_rollback) * n_seq;
 }
 
+// Tokens of a batch, in all sequences together, that always find free cells when there are n_slack more than that: the oldest of
+// them sees its window without itself, so one cell is its own.
+static inline uint64_t hwkv_rule_n_room(uint32_t n_rollback, uint64_t n_slack) {
+    return n_slack + n_rollback + 1;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -335,9 +335,10 @@ struct hwkv_plan_params {
     uint32_t       n_pad;       // cells of a finite group are a multiple of this: 64 on a CPU, 256 where a GPU holds some of them
     uint32_t       n_rollback;  // positions per sequence that can be taken back, at most its context
     int32_t        v_width_max; // as in the model's geometry, which a policy file does not carry; 0: the policy's
+    uint32_t       n_ubatch;    // tokens of a batch that rings may get room for where that takes less than scratch memory: on a GPU; 0: none
 };
 
-struct hwkv_plan_params hwkv_plan_params_default(void); // 4096, 1, true, true, f16, f16, 64, 64, 0
+struct hwkv_plan_params hwkv_plan_params_default(void); // 4096, 1, true, true, f16, f16, 64, 64, 0, 0
 
 // The heads that have the same entry.
 struct hwkv_group {
@@ -346,6 +347,7 @@ struct hwkv_group {
     int32_t  n_layer;   // layers with heads in this group
     int32_t  n_head;    // KV heads over all layers
     uint32_t n_cells;   // per stream
+    uint32_t n_room;    // tokens of a batch that its cells have room for; a larger one is attended to beside them, in scratch memory
     uint64_t k_size;    // bytes over all layers and streams
     uint64_t v_size;
 };

@@ -27,6 +27,7 @@ struct check_args {
     int32_t        n_seq_max;
     int32_t        n_pad;
     int32_t        n_rollback;
+    int32_t        n_ubatch;
     enum hwkv_type type_k;     // HWKV_TYPE_CACHE: the policy's
     enum hwkv_type type_v;
     bool           kv_unified;
@@ -65,6 +66,7 @@ static void set_params(struct check * check) {
     params.n_seq_max  = (uint32_t) args->n_seq_max;
     params.n_pad      = (uint32_t) args->n_pad;
     params.n_rollback = (uint32_t) args->n_rollback;
+    params.n_ubatch   = args->n_pad >= 256 ? (uint32_t) args->n_ubatch : 0;
     params.type_k     = args->type_k != HWKV_TYPE_CACHE ? args->type_k : params.type_k;
     params.type_v     = args->type_v != HWKV_TYPE_CACHE ? args->type_v : params.type_v;
     params.kv_unified = args->kv_unified;
@@ -129,6 +131,7 @@ static bool print_report_json(const struct check * check) {
                     hwkv_json_add(o, "type_v",        hwkv_json_new_string(hwkv_type_name(params->type_v))) &&
                     hwkv_json_add(o, "n_pad",         hwkv_json_new_int(params->n_pad)) &&
                     hwkv_json_add(o, "n_rollback",    hwkv_json_new_int(params->n_rollback)) &&
+                    hwkv_json_add(o, "n_ubatch",      hwkv_json_new_int(params->n_ubatch)) &&
                     hwkv_json_add(o, "groups",        tool_groups_json(check->plan)) &&
                     hwkv_json_add(o, "bytes",         hwkv_json_new_uint(size)) &&
                     hwkv_json_add(o, "bytes_plain",   hwkv_json_new_uint(plain)) &&
@@ -220,6 +223,8 @@ static const struct tool_option OPTIONS[] = {
       .help = "cells of a group are a multiple of N (default: 64, as on a CPU; 256 when a GPU holds some)" },
     { "--rollback",      NULL,             TOOL_INT,    AT(n_rollback), 0, 1 << 20, .value = "N",
       .help = "positions per sequence that can be taken back (default: 64)" },
+    { "-ub",             "--ubatch-size",  TOOL_INT,    AT(n_ubatch), 1, 1 << 20, .value = "N",
+      .help = "tokens of a batch, which groups on a GPU may have room for (default: 512)" },
     { "--strict",        NULL,             TOOL_FLAG,   AT(strict), .help = "other tensor types are an error, not a warning" },
     { "--json",          NULL,             TOOL_FLAG,   AT(json), .help = "the result as JSON" },
     { "-v",              "--verbose",      TOOL_FLAG,   AT(verbose), .help = "show llama.cpp's log" },
@@ -242,6 +247,7 @@ int kvp_check(int argc, char ** argv) {
         .n_seq_max  = (int32_t) defaults.n_seq_max,
         .n_pad      = (int32_t) defaults.n_pad,
         .n_rollback = (int32_t) defaults.n_rollback,
+        .n_ubatch   = 512,
         .type_k     = HWKV_TYPE_CACHE,
         .type_v     = HWKV_TYPE_CACHE,
         .kv_unified = defaults.kv_unified,
