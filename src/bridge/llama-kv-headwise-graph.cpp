@@ -46,6 +46,7 @@ struct llama_kv_headwise::layer_graph {
 
     const bool    has_kv; // of its own, not another layer's
     const int64_t ratio;  // query heads of each KV head
+    const bool    fill;   // of a staged batch has nodes of its own
 
     // what a group attends with
     struct part {
@@ -57,15 +58,21 @@ struct llama_kv_headwise::layer_graph {
         ggml_tensor * v_rot;
     };
 
-    layer_graph(const llm_graph_context & gctx, llm_graph_input_headwise & inp, const layer & l, ggml_tensor * q_cur, ggml_tensor * k_cur, ggml_tensor * v_cur) :
-        gctx(gctx), inp(inp), l(l), q(gctx, q_cur), k(gctx, k_cur), v(gctx, v_cur), has_kv(k_cur && v_cur), ratio(q_cur->ne[1]/l.n_head) {}
+    layer_graph(const llm_graph_context & gctx, llm_graph_input_headwise & inp, const layer & l, ggml_tensor * q_cur, ggml_tensor * k_cur, ggml_tensor * v_cur, bool fill) :
+        gctx(gctx), inp(inp), l(l), q(gctx, q_cur), k(gctx, k_cur), v(gctx, v_cur), has_kv(k_cur && v_cur), ratio(q_cur->ne[1]/l.n_head), fill(fill) {}
 
     part build_part(const group & g, ggml_tensor * sink_logits);
 
-    // writes the heads of a group to its store; returns whether that is in the memory of the host
-    bool store(const group & g);
+    // writes the heads of a group to its store
+    void store(const group & g);
 
     ggml_tensor * attend(const part & p, float kq_scale, int il) const;
+
+    // the output of a part that attends to rotated values, as it is without
+    ggml_tensor * rotate_back(ggml_tensor * out, const part & p) const;
+
+    // whether a group's store is in the memory of the host
+    bool is_on_cpu(const group & g) const;
 
 private:
     // the learned logits of the query heads of the runs
@@ -98,8 +105,8 @@ llama_kv_headwise::layer_graph::part llama_kv_headwise::layer_graph::build_part(
         // a layer that reuses another's cache has no tokens of its own to put there
         auto & staged = inp.staged[{ g.ig, l.src }];
         if (has_kv) {
-            staged.first  = llama_kv_heads_stage(gctx, k_all, k.by(rot.k), runs, t.mask->ne[0]);
-            staged.second = llama_kv_heads_stage(gctx, v_all, v.by(rot.v), runs, t.mask->ne[0]);
+            staged.first  = llama_kv_heads_stage(gctx, k_all, k.by(rot.k), runs, t.mask->ne[0], fill);
+            staged.second = llama_kv_heads_stage(gctx, v_all, v.by(rot.v), runs, t.mask->ne[0], fill);
         }
         k_all = staged.first;
         v_all = staged.second;
@@ -111,22 +118,44 @@ llama_kv_headwise::layer_graph::part llama_kv_headwise::layer_graph::build_part(
     return { q_part, k_all, v_all, t.mask, gather_logits(sink_logits, runs), rot.v };
 }
 
-bool llama_kv_headwise::layer_graph::store(const group & g) {
+void llama_kv_headwise::layer_graph::store(const group & g) {
     const auto & at  = g.kv->layers[g.kv->map_layer_ids.at(l.src)];
     const auto & t   = inp.of(g.at);
     const auto & rot = inp.rotations[g.ig];
 
-    if (auto * cur = k.by(rot.k)) {
-        llama_kv_heads_store(gctx, at.k, cur, t.rows, t.tokens, l.runs[g.ig]);
+    auto * k_cur = k.by(rot.k);
+    auto * v_cur = v.by(rot.v);
+
+    if (k_cur && v_cur && !t.tokens && llama_kv_heads_are_all(l.runs[g.ig], l.n_head)) {
+        // nothing to split: llama.cpp's own nodes, which backends know how to fuse
+        ggml_build_forward_expand(gctx.gf, g.kv->cpy_k(gctx.ctx0, k_cur, t.rows, l.src, g.at->sinfo));
+        ggml_build_forward_expand(gctx.gf, g.kv->cpy_v(gctx.ctx0, v_cur, t.rows, l.src, g.at->sinfo));
+        return;
     }
-    if (auto * cur = v.by(rot.v)) {
-        llama_kv_heads_store(gctx, at.v, cur, t.rows, t.tokens, l.runs[g.ig]);
+    if (k_cur) {
+        llama_kv_heads_store(gctx, at.k, k_cur, t.rows, t.tokens, l.runs[g.ig]);
     }
+    if (v_cur) {
+        llama_kv_heads_store(gctx, at.v, v_cur, t.rows, t.tokens, l.runs[g.ig]);
+    }
+}
+
+bool llama_kv_headwise::layer_graph::is_on_cpu(const group & g) const {
+    const auto & at = g.kv->layers[g.kv->map_layer_ids.at(l.src)];
     return at.k->buffer && ggml_backend_buffer_is_host(at.k->buffer);
 }
 
 ggml_tensor * llama_kv_headwise::layer_graph::attend(const part & p, float kq_scale, int il) const {
     auto * res = gctx.build_attn_mha(p.q, p.k, p.v, nullptr, p.mask, p.sink_logits, nullptr, 0, kq_scale, il);
+    ggml_build_forward_expand(gctx.gf, res);
+    return res;
+}
+
+ggml_tensor * llama_kv_headwise::layer_graph::rotate_back(ggml_tensor * out, const part & p) const {
+    if (!p.v_rot) {
+        return out;
+    }
+    auto * res = llama_mul_mat_hadamard(gctx.ctx0, out, p.v_rot); // its own inverse
     ggml_build_forward_expand(gctx.gf, res);
     return res;
 }
@@ -141,35 +170,40 @@ ggml_tensor * llama_kv_headwise::build_attn(
                 int   il) {
     const auto & l = layers[il];
 
-    layer_graph graph(gctx, llm_graph_input_headwise::get(gctx, this), l, q_cur, k_cur, v_cur);
+    layer_graph graph(gctx, llm_graph_input_headwise::get(gctx, this), l, q_cur, k_cur, v_cur, reserving && setup.n_pad >= 256);
 
     std::vector<const group *> used;
+    bool on_cpu = true;
     for (const auto & g : groups) {
         if (!l.runs[g->ig].empty()) {
             used.push_back(g.get());
+            on_cpu = on_cpu && graph.is_on_cpu(*g);
         }
     }
 
     std::vector<layer_graph::part> parts;
-    for (const auto * g : used) {
-        parts.push_back(graph.build_part(*g, sink_logits));
-    }
+    std::vector<ggml_tensor *>     outs;
 
-    // first all writes, then all attention: the CPU computes neighbours of a kind without waiting in between
-    bool on_cpu = true;
-    for (const auto * g : used) {
-        on_cpu = graph.store(*g) && on_cpu;
-    }
-
-    std::vector<ggml_tensor *> outs;
-    for (const auto & p : parts) {
-        outs.push_back(graph.attend(p, kq_scale, il));
-    }
-
-    for (size_t i = 0; i < parts.size(); ++i) {
-        if (parts[i].v_rot) {
-            outs[i] = llama_mul_mat_hadamard(gctx.ctx0, outs[i], parts[i].v_rot); // back, as it is its own inverse
-            ggml_build_forward_expand(gctx.gf, outs[i]);
+    if (on_cpu) {
+        // first all writes, then all attention: the CPU computes neighbours of a kind without waiting in between
+        for (const auto * g : used) {
+            parts.push_back(graph.build_part(*g, sink_logits));
+        }
+        for (const auto * g : used) {
+            graph.store(*g);
+        }
+        for (const auto & p : parts) {
+            outs.push_back(graph.attend(p, kq_scale, il));
+        }
+        for (size_t i = 0; i < parts.size(); ++i) {
+            outs[i] = graph.rotate_back(outs[i], parts[i]);
+        }
+    } else {
+        // one group after the other: what is staged for one is free again for the next
+        for (const auto * g : used) {
+            const auto part = graph.build_part(*g, sink_logits);
+            graph.store(*g);
+            outs.push_back(graph.rotate_back(graph.attend(part, kq_scale, il), part));
         }
     }
 

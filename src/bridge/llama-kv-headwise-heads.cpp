@@ -29,6 +29,10 @@ llama_kv_head_runs llama_kv_heads_runs(const int32_t * heads, int32_t n_head) {
     return res;
 }
 
+bool llama_kv_heads_are_all(const llama_kv_head_runs & runs, uint32_t n_head) {
+    return runs.size() == 1 && runs[0].count == n_head;
+}
+
 std::vector<llama_kv_head_span> llama_kv_heads_spans(const std::vector<llama_kv_head_runs> & runs, uint32_t n_head) {
     std::vector<uint32_t> src_of(n_head);
 
@@ -64,10 +68,10 @@ static ggml_tensor * view_heads(ggml_context * ctx, ggml_tensor * t, int64_t fir
     return ggml_view_3d(ctx, t, t->ne[0], count, t->ne[2], t->nb[1], t->nb[2], first*t->nb[1]);
 }
 
-// The same memory with rows of 8-byte words, or back: the CPU concatenates those by rows, floats one by one.
+// The same memory with rows of words, or back.
 static ggml_tensor * view_as(ggml_context * ctx, ggml_tensor * t, ggml_type type) {
     const size_t row_size = ggml_row_size(t->type, t->ne[0]);
-    if (t->type == type || row_size % ggml_type_size(type) != 0) {
+    if (t->type == type) {
         return t;
     }
 
@@ -81,15 +85,26 @@ static ggml_tensor * view_as(ggml_context * ctx, ggml_tensor * t, ggml_type type
     return res;
 }
 
+// Words as wide as the rows allow: devices move one word at a time, and the CPU only those of 8 bytes by whole rows. The rows of a
+// block type need not be a multiple of that, and their parts are smaller still.
 static ggml_tensor * concat(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b, int dim) {
-    const ggml_type type = a->type;
-    if (ggml_is_quantized(type) || a->nb[0] != ggml_type_size(type) || b->nb[0] != ggml_type_size(type)) {
-        return ggml_concat(ctx, a, b, dim);
+    const ggml_type type     = a->type;
+    const size_t    row_size = ggml_row_size(type, a->ne[0]);
+
+    for (const auto word : { GGML_TYPE_I64, GGML_TYPE_I32, GGML_TYPE_I16 }) {
+        const bool fits = row_size % ggml_type_size(word) == 0 && a->nb[0] == ggml_type_size(type) && b->nb[0] == ggml_type_size(type);
+        if (fits && dim > 0) {
+            return view_as(ctx, ggml_concat(ctx, view_as(ctx, a, word), view_as(ctx, b, word), dim), type);
+        }
     }
-    return view_as(ctx, ggml_concat(ctx, view_as(ctx, a, GGML_TYPE_I64), view_as(ctx, b, GGML_TYPE_I64), dim), type);
+    return ggml_concat(ctx, a, b, dim);
 }
 
 ggml_tensor * llama_kv_heads_gather(ggml_context * ctx, ggml_tensor * t, const llama_kv_head_runs & runs, int64_t ratio) {
+    if (llama_kv_heads_are_all(runs, t->ne[1]/ratio)) {
+        return t;
+    }
+
     ggml_tensor * res = nullptr;
     for (const auto & run : runs) {
         ggml_tensor * part;
@@ -136,21 +151,23 @@ void llama_kv_heads_store(const llm_graph_context & gctx, ggml_tensor * cache, g
     }
 }
 
-ggml_tensor * llama_kv_heads_stage(const llm_graph_context & gctx, ggml_tensor * ring, ggml_tensor * cur, const llama_kv_head_runs & runs, int64_t n_col) {
+ggml_tensor * llama_kv_heads_stage(const llm_graph_context & gctx, ggml_tensor * ring, ggml_tensor * cur, const llama_kv_head_runs & runs, int64_t n_col, bool fill) {
     auto * ctx = gctx.ctx0;
 
     const int64_t n_stream = ring->ne[3];
+    const int64_t n_row    = cur->ne[2]/n_stream;
+    const int64_t n_fill   = n_col - ring->ne[2] - n_row;
 
-    cur = ggml_cast(ctx, llama_kv_heads_gather(ctx, cur, runs, 1), ring->type);
-    cur = ggml_reshape_4d(ctx, cur, cur->ne[0], cur->ne[1], cur->ne[2]/n_stream, n_stream);
+    cur = llama_kv_heads_gather(ctx, cur, runs, 1);
+    if (n_fill > 0 || fill) {
+        // cells that are there for their number only: masked, so any finite values will do
+        cur = ggml_is_contiguous(cur) ? cur : ggml_cont(ctx, cur);
+        cur = ggml_pad(ctx, ggml_reshape_4d(ctx, cur, cur->ne[0], cur->ne[1], n_row, n_stream), 0, 0, n_fill, 0);
+    }
+    cur = ggml_cast(ctx, cur, ring->type);
+    cur = ggml_reshape_4d(ctx, cur, cur->ne[0], cur->ne[1], n_row + n_fill, n_stream);
 
     auto * res = concat(ctx, ring, cur, 2);
-
-    // cells that are there for their number only; masked, so any finite values will do
-    const int64_t n_fill = n_col - res->ne[2];
-    if (n_fill > 0) {
-        res = concat(ctx, res, ggml_view_4d(ctx, ring, ring->ne[0], ring->ne[1], n_fill, n_stream, ring->nb[1], ring->nb[2], ring->nb[3], 0), 2);
-    }
 
     // before the ring is written to
     ggml_build_forward_expand(gctx.gf, res);

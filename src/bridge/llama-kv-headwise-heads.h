@@ -29,6 +29,9 @@ struct llama_kv_head_span {
 // ascending heads as few evenly spaced runs
 llama_kv_head_runs llama_kv_heads_runs(const int32_t * heads, int32_t n_head);
 
+// whether these are all heads of a layer, in order
+bool llama_kv_heads_are_all(const llama_kv_head_runs & runs, uint32_t n_head);
+
 // where every head of a layer is, given the runs of all groups; inside a group heads ascend
 std::vector<llama_kv_head_span> llama_kv_heads_spans(const std::vector<llama_kv_head_runs> & runs, uint32_t n_head);
 
@@ -42,8 +45,9 @@ ggml_tensor * llama_kv_heads_gather(ggml_context * ctx, ggml_tensor * t, const l
 // stores the heads of the runs in the columns of a cache tensor [n_embd_gqa, n_cells, n_stream]; tokens: which, null for all
 void llama_kv_heads_store(const llm_graph_context & gctx, ggml_tensor * cache, ggml_tensor * cur, ggml_tensor * rows, ggml_tensor * tokens, const llama_kv_head_runs & runs);
 
-// a ring [n_embd_head, n_head, n_kv, n_stream] and the current tokens side by side, rounded as the cache does, in n_col cells
-ggml_tensor * llama_kv_heads_stage(const llm_graph_context & gctx, ggml_tensor * ring, ggml_tensor * cur, const llama_kv_head_runs & runs, int64_t n_col);
+// a ring [n_embd_head, n_head, n_kv, n_stream] and the current tokens side by side, rounded as the cache does, in n_col cells;
+// fill: with the nodes of a batch that does not fill the last cells, so that a graph for the sizes has them
+ggml_tensor * llama_kv_heads_stage(const llm_graph_context & gctx, ggml_tensor * ring, ggml_tensor * cur, const llama_kv_head_runs & runs, int64_t n_col, bool fill);
 
 // puts the outputs of a layer's groups [n_embd_head_v*n_head_group, n_tokens] back in the order of the heads; the spans must
 // outlive the graph

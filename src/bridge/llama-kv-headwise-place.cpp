@@ -56,30 +56,15 @@ static void evict_oldest(llama_kv_cells & cells, const llama_ubatch & ubatch, in
     }
 }
 
-uint32_t llama_kv_headwise::n_staged(const cells & c, uint32_t n_tokens) const {
-    const bool staged = c.is_ring() && (reserving ? n_tokens > n_rollback : c.staged);
+uint32_t llama_kv_headwise::n_staged(const cells & c, uint32_t n_tokens, uint32_t n_row) const {
+    // reserving: as if all tokens were of one sequence, which is the largest that can come
+    const bool     staged = c.is_ring() && (reserving ? n_tokens > c.n_room : c.staged);
+    const uint32_t n      = reserving ? n_tokens : n_row;
     if (!staged) {
         return 0;
     }
     // GPU kernels want whole blocks of cells
-    return setup.n_pad >= 256 ? GGML_PAD(c.n_kv + n_tokens, setup.n_pad) - c.n_kv : n_tokens;
-}
-
-void llama_kv_headwise::look(cells & c, const llama_ubatch & ubatch) const {
-    c.n_kv = c.kv->get_n_kv(c.sinfo);
-
-    c.seen.resize(ubatch.n_seqs_unq);
-    for (uint32_t u = 0; u < ubatch.n_seqs_unq; ++u) {
-        const llama_seq_id seq_id = ubatch.seq_id_unq[u];
-        const auto & cells = c.kv->v_cells[c.kv->seq_to_stream[seq_id]];
-
-        c.seen[u].assign(c.n_kv, {});
-        for (uint32_t j = 0; j < c.n_kv; ++j) {
-            if (!cells.is_empty(j) && cells.seq_has(j, seq_id)) {
-                c.seen[u][j] = { cells.pos_get(j), cells.ext_get(j) };
-            }
-        }
-    }
+    return setup.n_pad >= 256 ? GGML_PAD(c.n_kv + n, setup.n_pad) - c.n_kv : n;
 }
 
 // the tokens of the is-th stream of the ubatch that stay
@@ -184,9 +169,9 @@ bool llama_kv_headwise::place(cells & c, const llama_ubatch & ubatch, const std:
 }
 
 // the owner has placed the tokens in its own cells
-void llama_kv_headwise::follow(cells & c, const slot_info & sinfo) const {
+void llama_kv_headwise::follow(cells & c, const llama_ubatch & ubatch, const slot_info & sinfo) const {
     c.sinfo = sinfo;
-    c.n_kv  = c.kv->get_n_kv(sinfo);
+    look(c, ubatch);
 
     c.rows.clear();
     for (uint32_t is = 0; is < sinfo.n_stream(); ++is) {
@@ -210,7 +195,7 @@ bool llama_kv_headwise::apply(const llama_ubatch & ubatch, const slot_info & sin
 
     for (auto & c : windows) {
         if (!c->is_ring()) {
-            follow(*c, sinfo);
+            follow(*c, ubatch, sinfo);
         } else if (!place(*c, ubatch, ranges)) {
             LLAMA_LOG_ERROR("%s: window %d: no room for %u tokens in %u cells\n", __func__,
                     hwkv_rule_window(c->rule), ubatch.n_tokens, c->kv->get_size());

@@ -116,6 +116,7 @@ static std::shared_ptr<const hwkv_plan> make_plan(const llama_kv_headwise_setup 
     pp.type_v      = cache_type(params.type_v);
     pp.n_pad       = setup.n_pad;
     pp.v_width_max = model.hparams.n_embd_v_gqa_max();
+    pp.n_ubatch    = setup.n_pad >= 256 ? cparams.n_ubatch : 0; // scratch memory is dear on a device only
     if (params.kv_policy_rollback >= 0) {
         pp.n_rollback = params.kv_policy_rollback;
     }

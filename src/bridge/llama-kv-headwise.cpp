@@ -64,7 +64,7 @@ void llama_kv_headwise::init(llama_kv_cache & kv, const llama_model & model, con
     check_size();
 }
 
-llama_kv_headwise::cells & llama_kv_headwise::cells_of(hwkv_rule rule) {
+llama_kv_headwise::cells & llama_kv_headwise::cells_of(hwkv_rule rule, uint32_t n_room) {
     for (const auto & c : windows) {
         if (hwkv_rule_window(c->rule) == hwkv_rule_window(rule)) {
             return *c;
@@ -74,8 +74,9 @@ llama_kv_headwise::cells & llama_kv_headwise::cells_of(hwkv_rule rule) {
     windows.push_back(std::make_unique<cells>());
 
     auto & res = *windows.back();
-    res.rule = rule;
-    res.kv   = res.is_ring() ? nullptr : owner; // a ring is kept by its first store
+    res.rule   = rule;
+    res.n_room = n_room;
+    res.kv     = res.is_ring() ? nullptr : owner; // a ring is kept by its first store
     return res;
 }
 
@@ -86,7 +87,7 @@ void llama_kv_headwise::add_group(int32_t ig, const llama_model & model, const o
     auto g = std::make_unique<group>();
 
     g->ig      = ig;
-    g->at      = &cells_of(rule);
+    g->at      = &cells_of(rule, pg->n_room);
     g->hparams = model.hparams;
     for (uint32_t il = 0; il < layers.size(); ++il) {
         if (layers[il].src == (int32_t) il) {

@@ -137,9 +137,18 @@ public:
 private:
     friend class llm_graph_input_headwise;
 
-    // what the mask needs to know of a cell
-    struct cell {
-        llama_pos         pos = -1; // -1: nothing of this sequence
+    // Columns of a mask, one after the other, with ascending positions of one sequence. A ring has few such runs, and the full
+    // history mostly one, so masks are filled by ranges.
+    struct run {
+        uint32_t  col;
+        uint32_t  count;
+        llama_pos pos; // of the first
+    };
+
+    // A column whose position the ubatch has too: in an image the 2D place decides among equal positions.
+    struct near_col {
+        uint32_t          col;
+        llama_pos         pos;
         llama_kv_cell_ext ext;
     };
 
@@ -154,6 +163,7 @@ private:
     // Which positions are held, and in which rows: shared by all groups with the same window.
     struct cells {
         hwkv_rule        rule;
+        uint32_t         n_room = 0;   // tokens of a ubatch that always find free cells
         llama_kv_cache * kv = nullptr; // keeps them: the owner, or the first store of a ring
 
         std::vector<const group *> groups;
@@ -168,7 +178,9 @@ private:
         // that stay are stored.
         bool staged = false;
 
-        std::vector<std::vector<cell>> seen; // [n_seqs_unq][n_kv] of a ring: what the ubatch finds, per sequence
+        // what the ubatch finds there, and beside there when staged, per sequence
+        std::vector<std::vector<run>>      runs; // [n_seqs_unq]
+        std::vector<std::vector<near_col>> near; // [n_seqs_unq], of images only
 
         std::vector<int32_t> tokens; // of the ubatch that are stored
         std::vector<int64_t> rows;   // where, over all streams
@@ -192,7 +204,7 @@ private:
     struct layer_graph; // a layer in a graph that is being built
 
     void add_group(int32_t ig, const llama_model & model, const owner_params & params);
-    cells & cells_of(hwkv_rule rule); // made when the first group asks
+    cells & cells_of(hwkv_rule rule, uint32_t n_room); // made when the first group asks
     void check_size() const; // throws if the allocation is not what the plan promised
 
     // calls fn(llama_kv_cache &) for the keeper of every ring
@@ -222,11 +234,12 @@ private:
     bool place(cells & c, const llama_ubatch & ubatch, const std::vector<pos_range> & ranges);
     bool store(cells & c, const llama_ubatch & ubatch, const std::vector<pos_range> & ranges, uint32_t is, uint32_t n_tokens);
     void look (cells & c, const llama_ubatch & ubatch) const;
-    void follow(cells & c, const slot_info & sinfo) const;
+    void look_beside(cells & c, const llama_ubatch & ubatch, uint32_t u) const;
+    void follow(cells & c, const llama_ubatch & ubatch, const slot_info & sinfo) const;
     // frees what neither the ubatch (ranges may be empty) nor a continuation within the rollback room needs
     void trim(const cells & c, const std::vector<pos_range> & ranges, bool done) const;
-    // columns of a mask beside the ring's cells
-    uint32_t n_staged(const cells & c, uint32_t n_tokens) const;
+    // columns of a mask beside the ring's cells; n_tokens of a ubatch, n_row of them in each stream
+    uint32_t n_staged(const cells & c, uint32_t n_tokens, uint32_t n_row) const;
 
     llama_kv_headwise_setup setup;
 

@@ -1,0 +1,170 @@
+// What a ubatch finds in the cells, and the masks that follow from it.
+
+#include "llama-kv-headwise-input.h"
+
+#include "llama-batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+// one more column; positions that go on where the last run ends make it longer
+template <typename R>
+static void add_col(std::vector<R> & runs, uint32_t col, llama_pos pos) {
+    if (!runs.empty()) {
+        auto & last = runs.back();
+        if (last.col + last.count == col && last.pos + (llama_pos) last.count == pos) {
+            last.count++;
+            return;
+        }
+    }
+    runs.push_back({ col, 1, pos });
+}
+
+// 2D place of a token in an image
+static llama_kv_cell_ext place_of(const llama_ubatch & ubatch, uint32_t i) {
+    llama_kv_cell_ext res;
+    res.x = ubatch.pos[i + ubatch.n_tokens*2];
+    res.y = ubatch.pos[i + ubatch.n_tokens];
+    return res;
+}
+
+static bool has_seq(const llama_ubatch & ubatch, uint32_t i, llama_seq_id seq_id) {
+    const auto * ids = ubatch.seq_id[i];
+    return std::find(ids, ids + ubatch.n_seq_id[i], seq_id) != ids + ubatch.n_seq_id[i];
+}
+
+void llama_kv_headwise::look(cells & c, const llama_ubatch & ubatch) const {
+    c.n_kv = c.kv->get_n_kv(c.sinfo);
+
+    const bool is_2d = ubatch.is_pos_2d();
+    const bool alone = c.kv->get_n_seq_max() == 1; // then a cell that holds something is its
+
+    c.runs.resize(ubatch.n_seqs_unq);
+    c.near.resize(ubatch.n_seqs_unq);
+    for (uint32_t u = 0; u < ubatch.n_seqs_unq; ++u) {
+        const llama_seq_id seq_id = ubatch.seq_id_unq[u];
+        const auto & cells = c.kv->v_cells[c.kv->seq_to_stream[seq_id]];
+
+        auto & runs = c.runs[u];
+        runs.clear();
+        for (uint32_t j = 0; j < c.n_kv; ++j) {
+            if (!cells.is_empty(j) && (alone || cells.seq_has(j, seq_id))) {
+                add_col(runs, j, cells.pos_get(j));
+            }
+        }
+
+        c.near[u].clear();
+        for (uint32_t j = 0; j < c.n_kv && is_2d; ++j) {
+            if (!cells.is_empty(j) && cells.seq_has(j, seq_id)) {
+                c.near[u].push_back({ j, cells.pos_get(j), cells.ext_get(j) });
+            }
+        }
+
+        if (c.staged) {
+            look_beside(c, ubatch, u);
+        }
+    }
+}
+
+// the tokens of the same stream stand beside the ring
+void llama_kv_headwise::look_beside(cells & c, const llama_ubatch & ubatch, uint32_t u) const {
+    const llama_seq_id seq_id = ubatch.seq_id_unq[u];
+
+    const uint32_t n_strm = c.sinfo.n_stream();
+    const uint32_t n_row  = ubatch.n_tokens/n_strm;
+    const uint32_t i0     = n_strm == 1 ? 0 : u*n_row;
+
+    for (uint32_t k = 0; k < n_row; ++k) {
+        if (has_seq(ubatch, i0 + k, seq_id)) {
+            add_col(c.runs[u], c.n_kv + k, ubatch.pos[i0 + k]);
+            if (ubatch.is_pos_2d()) {
+                c.near[u].push_back({ c.n_kv + k, ubatch.pos[i0 + k], place_of(ubatch, i0 + k) });
+            }
+        }
+    }
+}
+
+//
+// masks
+//
+
+namespace {
+
+// writes a row from left to right, every column once
+template <typename T>
+class row_writer {
+public:
+    row_writer(T * data, T keep, T drop) : data(data), keep(keep), drop(drop) {}
+
+    // keeps the columns of a run whose positions are in [p0, p1)
+    template <typename R>
+    void keep_range(const R & run, int64_t p0, int64_t p1) {
+        const int64_t from = std::max<int64_t>(p0 - run.pos, 0) + run.col;
+        const int64_t to   = std::min<int64_t>(p1 - run.pos, run.count) + run.col;
+        if (to > std::max<int64_t>(from, done)) {
+            finish(from);
+            std::fill(data + done, data + to, keep);
+            done = to;
+        }
+    }
+
+    void finish(int64_t n_col) {
+        if (n_col > done) {
+            std::fill(data + done, data + n_col, drop);
+            done = n_col;
+        }
+    }
+
+private:
+    T     * data;
+    const T keep;
+    const T drop;
+    int64_t done = 0;
+};
+
+} // namespace
+
+template <typename T>
+void llm_graph_input_headwise::fill_rows(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch, T keep, T drop) const {
+    const int64_t n_col = dst->ne[0];
+    const bool    is_2d = ubatch.is_pos_2d();
+
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_pos p1 = ubatch.pos[i];
+        const auto      u  = ubatch.seq_idx[ubatch.seq_id[i][0]];
+
+        // what it sees: the sinks, and from here to there
+        const int64_t oldest = hwkv_rule_oldest(c.rule, p1);
+        const int64_t end    = causal ? (int64_t) p1 + 1 : std::numeric_limits<int64_t>::max();
+        const int64_t sinks  = std::min<int64_t>(c.rule.sinks, std::min(oldest, end));
+
+        T * data = (T *) dst->data + i*n_col;
+
+        row_writer<T> row(data, keep, drop);
+        for (const auto & run : c.runs[u]) {
+            row.keep_range(run, 0, sinks);
+            row.keep_range(run, oldest, end);
+        }
+        row.finish(n_col);
+
+        if (is_2d && causal) {
+            const auto place = place_of(ubatch, i);
+            for (const auto & col : c.near[u]) {
+                if (col.pos == p1 && col.ext.is_2d_gt(place.x, place.y)) {
+                    data[col.col] = drop;
+                }
+            }
+        }
+    }
+}
+
+void llm_graph_input_headwise::fill_mask(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch) const {
+    GGML_ASSERT(ggml_backend_buffer_is_host(dst->buffer));
+
+    if (dst->type == GGML_TYPE_F16) {
+        fill_rows<ggml_fp16_t>(c, dst, ubatch, ggml_fp32_to_fp16(0.0f), ggml_fp32_to_fp16(-INFINITY));
+    } else {
+        fill_rows<float>(c, dst, ubatch, 0.0f, -INFINITY);
+    }
+}
