@@ -76,17 +76,19 @@ struct llama_kv_headwise::layer_graph {
 
 private:
     // the learned logits of the query heads of the runs
-    ggml_tensor * gather_logits(ggml_tensor * logits, const llama_kv_head_runs & runs) const;
+    ggml_tensor * gather_logits(ggml_tensor * logits, const group & g) const;
 };
 
-ggml_tensor * llama_kv_headwise::layer_graph::gather_logits(ggml_tensor * logits, const llama_kv_head_runs & runs) const {
-    if (!logits) {
-        return nullptr;
+ggml_tensor * llama_kv_headwise::layer_graph::gather_logits(ggml_tensor * logits, const group & g) const {
+    if (!logits || llama_kv_heads_are_all(l.runs[g.ig], l.n_head)) {
+        return logits;
     }
 
     auto * ctx = gctx.ctx0;
-    auto * t   = llama_kv_heads_gather(ctx, ggml_reshape_3d(ctx, logits, 1, logits->ne[0], 1), runs, ratio);
-    auto * res = ggml_reshape_1d(ctx, ggml_is_contiguous(t) ? t : ggml_cont(ctx, t), ggml_nelements(t));
+    auto * t   = llama_kv_heads_gather(ctx, ggml_reshape_3d(ctx, logits, 1, logits->ne[0], 1), l.runs[g.ig], ratio);
+    // devices want them at an aligned address, which a view into the middle has not
+    const bool as_is = ggml_is_contiguous(t) && (is_on_cpu(g) || !t->view_src);
+    auto * res = ggml_reshape_1d(ctx, as_is ? t : ggml_cont(ctx, t), ggml_nelements(t));
     ggml_build_forward_expand(gctx.gf, res);
     return res;
 }
@@ -115,7 +117,7 @@ llama_kv_headwise::layer_graph::part llama_kv_headwise::layer_graph::build_part(
     auto * q_part = llama_kv_heads_gather(ctx, q.by(rot.k), runs, ratio);
     ggml_build_forward_expand(gctx.gf, q_part);
 
-    return { q_part, k_all, v_all, t.mask, gather_logits(sink_logits, runs), rot.v };
+    return { q_part, k_all, v_all, t.mask, gather_logits(sink_logits, g), rot.v };
 }
 
 void llama_kv_headwise::layer_graph::store(const group & g) {

@@ -4,7 +4,7 @@
 #include "llama-cparams.h"
 
 llm_graph_input_headwise::llm_graph_input_headwise(llama_kv_headwise * hw, const llama_cparams & cparams, ggml_context * ctx, const llama_ubatch & ubatch) :
-    hw(hw), causal(cparams.causal_attn) {
+    hw(hw), causal(hw->is_causal(cparams)) {
     for (const auto & c : hw->windows) {
         const auto d = dims_of(*c, cparams, ubatch);
         const auto i = inputs.size();
@@ -77,7 +77,7 @@ llm_graph_input_headwise::dims llm_graph_input_headwise::dims_of(const llama_kv_
 }
 
 bool llm_graph_input_headwise::can_reuse(const llm_graph_params & params) {
-    bool res = causal == params.cparams.causal_attn;
+    bool res = causal == hw->is_causal(params.cparams);
 
     for (size_t i = 0; i < hw->windows.size(); ++i) {
         res = res && shapes[i] == dims_of(*hw->windows[i], params.cparams, params.ubatch);

@@ -3,6 +3,7 @@
 #include "llama-kv-headwise-input.h"
 
 #include "llama-batch.h"
+#include "llama-cparams.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,10 +35,18 @@ static bool has_seq(const llama_ubatch & ubatch, uint32_t i, llama_seq_id seq_id
     return std::find(ids, ids + ubatch.n_seq_id[i], seq_id) != ids + ubatch.n_seq_id[i];
 }
 
+// Text has a position for each token: then no place decides.
+template <typename C>
+static void drop_distinct(std::vector<C> & cols) {
+    std::sort(cols.begin(), cols.end(), [](const C & a, const C & b) { return a.pos < b.pos; });
+    if (std::adjacent_find(cols.begin(), cols.end(), [](const C & a, const C & b) { return a.pos == b.pos; }) == cols.end()) {
+        cols.clear();
+    }
+}
+
 void llama_kv_headwise::look(cells & c, const llama_ubatch & ubatch) const {
     c.n_kv = c.kv->get_n_kv(c.sinfo);
 
-    const bool is_2d = ubatch.is_pos_2d();
     const bool alone = c.kv->get_n_seq_max() == 1; // then a cell that holds something is its
 
     c.runs.resize(ubatch.n_seqs_unq);
@@ -55,14 +64,27 @@ void llama_kv_headwise::look(cells & c, const llama_ubatch & ubatch) const {
         }
 
         c.near[u].clear();
-        for (uint32_t j = 0; j < c.n_kv && is_2d; ++j) {
-            if (!cells.is_empty(j) && cells.seq_has(j, seq_id)) {
-                c.near[u].push_back({ j, cells.pos_get(j), cells.ext_get(j) });
-            }
+        if (ubatch.is_pos_2d()) {
+            look_near(c, ubatch, u);
         }
-
         if (c.staged) {
             look_beside(c, ubatch, u);
+        }
+        drop_distinct(c.near[u]);
+    }
+}
+
+// the cells at positions of the ubatch: in order, so that none but those are looked at
+void llama_kv_headwise::look_near(cells & c, const llama_ubatch & ubatch, uint32_t u) const {
+    const llama_seq_id seq_id = ubatch.seq_id_unq[u];
+    const auto & cells = c.kv->v_cells[c.kv->seq_to_stream[seq_id]];
+
+    const auto [first, last] = std::minmax_element(ubatch.pos, ubatch.pos + ubatch.n_tokens);
+
+    const auto & held = cells.seq_pos_get(seq_id);
+    for (auto it = held.lower_bound({ *first, 0 }); it != held.end() && it->first <= *last; ++it) {
+        if (it->second < c.n_kv) {
+            c.near[u].push_back({ it->second, it->first, cells.ext_get(it->second) });
         }
     }
 }
@@ -88,6 +110,10 @@ void llama_kv_headwise::look_beside(cells & c, const llama_ubatch & ubatch, uint
 //
 // masks
 //
+
+bool llama_kv_headwise::is_causal(const llama_cparams & cparams) const {
+    return cparams.causal_attn || owner->hparams.non_causal_type == LLAMA_NON_CAUSAL_TYPE_SWA_ONLY;
+}
 
 namespace {
 

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+struct llama_cparams;
 struct llm_graph_context;
 
 // tells a state made under another policy from damage
@@ -234,10 +235,13 @@ private:
     bool place(cells & c, const llama_ubatch & ubatch, const std::vector<pos_range> & ranges);
     bool store(cells & c, const llama_ubatch & ubatch, const std::vector<pos_range> & ranges, uint32_t is, uint32_t n_tokens);
     void look (cells & c, const llama_ubatch & ubatch) const;
+    void look_near  (cells & c, const llama_ubatch & ubatch, uint32_t u) const;
     void look_beside(cells & c, const llama_ubatch & ubatch, uint32_t u) const;
     void follow(cells & c, const llama_ubatch & ubatch, const slot_info & sinfo) const;
     // frees what neither the ubatch (ranges may be empty) nor a continuation within the rollback room needs
     void trim(const cells & c, const std::vector<pos_range> & ranges, bool done) const;
+    // whether tokens see only older ones: in some models those of an image see each other, but in sliding-window layers alone
+    bool is_causal(const llama_cparams & cparams) const;
     // columns of a mask beside the ring's cells; n_tokens of a ubatch, n_row of them in each stream
     uint32_t n_staged(const cells & c, uint32_t n_tokens, uint32_t n_row) const;
 

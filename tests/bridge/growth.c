@@ -48,7 +48,8 @@ int run_growth(struct llama_model * model, const struct options * opt) {
     const int32_t n_seq   = (int32_t) opt->n_seq_max;
     llama_token * tokens  = random_tokens(model, n_ctx, opt->seed);
     const size_t  before  = llama_kv_policy_compute_size(ctx);
-    const int32_t lengths[] = { 1, 2, n_ub / 2 + 1, n_ub - 1, n_ub, n_ub + 1, n_ub + 255, n_ub + 257, 2 * n_ub + 100, n_ctx / 2 + 3, n_ctx - 128 };
+    // the longest first: Mesa's software device crashes when its own buffers grow after a small batch
+    const int32_t lengths[] = { n_ctx - 128, n_ctx / 2 + 3, 2 * n_ub + 100, n_ub + 257, n_ub + 255, n_ub + 1, n_ub, n_ub - 1, n_ub / 2 + 1, 2, 1 };
     size_t  most = before;
     int32_t at   = 0; // the length that needed it
 
@@ -63,7 +64,7 @@ int run_growth(struct llama_model * model, const struct options * opt) {
         }
         // as many sequences as share a context, each with as much as fits beside the others
         const int32_t n_each = (opt->kv_unified ? n_ctx / n_seq : n_ctx) - 80;
-        for (int32_t k = 1; k <= n_seq && n_seq > 1 && n < n_each; k++) {
+        for (int32_t k = n_seq; k > 0 && n_seq > 1 && n < n_each; k--) {
             llama_memory_clear(mem, true);
             go_on_together(ctx, tokens, n, k);
             go_on_together(ctx, tokens, n_ub / k > 40 ? 40 : n_ub / k, k);

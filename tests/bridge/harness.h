@@ -118,6 +118,7 @@ int run_greedy (struct llama_model * model, const struct options * opt);
 int run_hash   (struct llama_model * model, const struct options * opt);
 int run_shift  (struct llama_model * model, const struct options * opt);
 int run_plan   (struct llama_model * model, const struct options * opt);
+int run_image  (struct llama_model * model, const struct options * opt);
 int run_growth (struct llama_model * model, const struct options * opt);
 
 #endif // HARNESS_H

@@ -6,6 +6,7 @@
 //   hash     a hash of all logits, with or without a policy (no reference)
 //   shift    the front of the context is dropped and the rest moved up, or all positions are divided (--div)
 //   plan     what is allocated against what was predicted
+//   image    a batch whose tokens see each other, with and without the policy (no reference)
 //   growth   memory of the graphs before and after prompts of many lengths (no reference)
 // --types LIST gives the heads cache types of their own, in turn, which no policy file can do.
 // --window-error N makes the finite windows of the reference longer, --type-error N gives the types to other heads, --plain on takes the policy from the context only: to see
@@ -98,7 +99,7 @@ int main(int argc, char ** argv) {
         .n_prompt = 200, .n_decode = 100, .n_ops = 40, .n_runs = 1, .n_threads = 1, .rollback = 64, .seed = 1, .n_gpu_layers = -1,
     };
     if (argc < 2) {
-        fprintf(stderr, "usage: bridge-test run|ops|copies|greedy|hash|shift|plan|growth -m MODEL -p POLICY [options]\n");
+        fprintf(stderr, "usage: bridge-test run|ops|copies|greedy|hash|shift|plan|image|growth -m MODEL -p POLICY [options]\n");
         return 2;
     }
     parse(&opt, argc, argv);
@@ -120,7 +121,7 @@ int main(int argc, char ** argv) {
         int (*run)(struct llama_model * model, const struct options * opt);
     } commands[] = {
         { "run", run_compare }, { "ops", run_ops }, { "copies", run_copies }, { "greedy", run_greedy }, { "hash", run_hash }, { "shift", run_shift },
-        { "plan", run_plan }, { "growth", run_growth },
+        { "plan", run_plan }, { "image", run_image }, { "growth", run_growth },
     };
     int status = -1;
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {

@@ -112,6 +112,16 @@ def test_one_key_too_many_is_noticed(bench, name):
 #
 
 
+@pytest.mark.parametrize("arch", ["gemma3", "gemma4"])
+def test_tokens_of_an_image_see_each_other_where_the_model_says(bench, arch):
+    """In gemma3 in every layer, in gemma4 in those with a sliding window alone."""
+    model = bench.model(arch)
+    args = ("-p", bench.base(model, window=130), "-c", CONTEXT, "-ub", 48, "-n", 40)
+    found = bench.run("image", model, *args)
+    assert found["n"] == 94
+    assert found["max_abs"] <= 1e-4
+
+
 @pytest.mark.parametrize("arch, reason", [("deepseek2", "MLA"), ("mamba", "no attention layers"), ("mpt", "ALiBi")])
 def test_refused_at_load(bench, arch, reason):
     model = bench.model(arch)
