@@ -4,18 +4,31 @@ The format is told in src/policy/hwkv-slot-file.h.
 """
 
 import ctypes
+import functools
+import os
 import struct
-
-from server_process import need_program
+import subprocess
+import tempfile
+from pathlib import Path
 
 PIECE = 1 << 20
+SOURCE = Path(__file__).resolve().parents[3] / "src" / "policy" / "hwkv-hash.c"
+
+
+@functools.cache
+def hash_library():
+    """The server's own source, as a loop in Python would take seconds for a file; not its library, which may be built with sanitizers."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "libhash.so"
+        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", library, SOURCE], check=True, timeout=60)
+        lib = ctypes.CDLL(str(library))
+    lib.hwkv_hash.restype = ctypes.c_uint64
+    lib.hwkv_hash.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64]
+    return lib
 
 
 def checksum(data):
-    """As the server computes it, by its own library: a loop of ours would take seconds for a file."""
-    lib = ctypes.CDLL(str(need_program("libllama.so")))
-    lib.hwkv_hash.restype = ctypes.c_uint64
-    lib.hwkv_hash.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64]
+    lib = hash_library()
     found = 0
     for at in range(0, len(data), PIECE):
         piece = data[at:at + PIECE]
