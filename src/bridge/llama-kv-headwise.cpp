@@ -374,6 +374,10 @@ size_t llama_kv_headwise::group_device(int32_t ig, size_t i, const char ** name)
     return res;
 }
 
+std::map<ggml_backend_buffer_type_t, size_t> llama_kv_headwise::group_breakdown(int32_t ig) const {
+    return groups[ig]->kv->memory_breakdown();
+}
+
 uint32_t llama_kv_headwise::n_cells_used(int32_t ig) const {
     uint32_t res = 0;
     for (const auto & cells : groups[ig]->at->kv->v_cells) {

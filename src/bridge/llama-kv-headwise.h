@@ -116,6 +116,7 @@ public:
 
     // bytes of a group of the plan in the i-th kind of buffer; 0 past the last
     size_t group_device(int32_t ig, size_t i, const char ** name) const;
+    std::map<ggml_backend_buffer_type_t, size_t> group_breakdown(int32_t ig) const;
 
     // cells in use by any sequence, per group of the plan
     uint32_t n_cells_used(int32_t ig) const;
