@@ -2,6 +2,7 @@
 
 #include "arg.h"
 #include "common.h"
+#include "common-kv-memory.h"
 #include "llama-hwkv.h"
 #include "llama.h"
 #include "log.h"
@@ -145,7 +146,14 @@ static void print_plan(const llama_context * ctx) {
     }
 }
 
-void common_kv_policy::run_dry(const std::string & path_model, const llama_model_params & mparams, const llama_context_params & cparams) const {
+static void print_memory(common_params & params, llama_model * model, llama_context * ctx, const llama_context_params & cparams) {
+    tool_memory memory;
+    common_kv_memory_measure(params, model, ctx, cparams, memory);
+    putchar('\n');
+    tool_memory_print(stdout, &memory);
+}
+
+void common_kv_policy::run_dry(common_params & params, const llama_model_params & mparams, const llama_context_params & cparams) const {
     if (!path.empty()) {
         refusal_watch();
     }
@@ -157,14 +165,11 @@ void common_kv_policy::run_dry(const std::string & path_model, const llama_model
         exit(1);
     }
 
-    auto mparams_meta = mparams;
-    mparams_meta.no_alloc  = true; // metadata only, and a cache of sizes without memory
-    mparams_meta.load_mode = LLAMA_LOAD_MODE_NONE;
-
     int status = 1;
-    if (auto * model = llama_model_load_from_file(path_model.c_str(), mparams_meta)) {
+    if (auto * model = common_kv_memory_load(params.model.path.c_str(), mparams)) {
         if (auto * ctx = llama_init_from_model(model, cparams)) {
             print_plan(ctx);
+            print_memory(params, model, ctx, cparams);
             llama_free(ctx);
             status = 0;
         }
@@ -172,6 +177,12 @@ void common_kv_policy::run_dry(const std::string & path_model, const llama_model
     }
     fflush(stdout);
     exit(status);
+}
+
+void common_kv_policy::fit(common_params & params, const llama_model_params & mparams, llama_context_params & cparams) const {
+    if (!path.empty() && params.n_ctx == 0) {
+        common_kv_memory_fit(params, mparams, cparams);
+    }
 }
 
 // The log is written by a thread of its own that nobody waits for at the end: without this a tool's last lines, its result
@@ -224,7 +235,7 @@ void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) 
     ).set_examples({LLAMA_EXAMPLE_SERVER, LLAMA_EXAMPLE_CLI}).set_env("LLAMA_ARG_KV_POLICY_CHECKPOINT_MIB"));
     add_opt(common_arg(
         {"--kv-policy-dry-run"},
-        "print the cells, heads and MiB of every window and device, and exit",
+        "print the cells, heads and MiB of every window and what every device needs in all, and exit",
         [](common_params & params) {
             params.kv_policy.dry_run = true;
         }

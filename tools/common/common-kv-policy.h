@@ -8,6 +8,7 @@
 #include <string>
 
 struct common_arg;
+struct common_params;
 struct llama_context;
 struct llama_context_params;
 struct llama_model_params;
@@ -29,7 +30,11 @@ struct common_kv_policy {
 
     // Before a model is loaded. With dry_run: print what would be allocated where, and exit. Else: keep the reason for which a
     // policy is refused from here on; it becomes the tool's last line.
-    void run_dry(const std::string & model, const llama_model_params & mparams, const llama_context_params & cparams) const;
+    void run_dry(common_params & params, const llama_model_params & mparams, const llama_context_params & cparams) const;
+
+    // After --fit: it takes what a context needs to be proportional to its length. With windows it is more at first and less later,
+    // so that a context in between, which it has not measured, can be too much.
+    void fit(common_params & params, const llama_model_params & mparams, llama_context_params & cparams) const;
 };
 
 // Bytes of a context checkpoint that are kept elsewhere, so that checkpoints can share them.

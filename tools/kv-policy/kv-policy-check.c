@@ -16,7 +16,8 @@ static const char USAGE[] =
     "\n"
     "Checks a policy file and, with -m, that it fits the model; then shows cells and bytes\n"
     "of every group as the runtime will allocate them, and what llama.cpp's own cache takes\n"
-    "for the same layers. Reads only the model's metadata.\n"
+    "for the same layers. With -m also what each device needs in all, as llama-server\n"
+    "would use it. Reads only the model's metadata.\n"
     "\n";
 
 struct check_args {
@@ -25,9 +26,11 @@ struct check_args {
     const char   * point;
     int32_t        n_ctx;      // 0: the policy's
     int32_t        n_seq_max;
-    int32_t        n_pad;
+    int32_t        n_pad;      // 0: as the devices have it
     int32_t        n_rollback;
+    int32_t        n_batch;
     int32_t        n_ubatch;
+    int32_t        n_gpu_layers;
     enum hwkv_type type_k;     // HWKV_TYPE_CACHE: the policy's
     enum hwkv_type type_v;
     bool           kv_unified;
@@ -44,6 +47,8 @@ struct check {
     struct kvp_model           model;     // zeroed without -m
     struct hwkv_plan_params     params;
     struct hwkv_plan          * plan;
+    struct tool_memory          memory;    // without devices if it is not known
+    const char                * no_memory; // why
     char                        warnings[WARNINGS_MAX][256];
     int                         n_warnings;
 };
@@ -64,7 +69,7 @@ static void set_params(struct check * check) {
 
     params.n_ctx      = args->n_ctx > 0 ? (uint32_t) args->n_ctx : params.n_ctx;
     params.n_seq_max  = (uint32_t) args->n_seq_max;
-    params.n_pad      = (uint32_t) args->n_pad;
+    params.n_pad      = args->n_pad > 0 ? (uint32_t) args->n_pad : params.n_pad;
     params.n_rollback = (uint32_t) args->n_rollback;
     params.n_ubatch   = args->n_pad >= 256 ? (uint32_t) args->n_ubatch : 0;
     params.type_k     = args->type_k != HWKV_TYPE_CACHE ? args->type_k : params.type_k;
@@ -99,6 +104,32 @@ static int plan_make(struct check * check, struct hwkv_error * err) {
         warn_add(check, "%s", warning);
     }
     return res == HWKV_OK ? hwkv_plan_init(&check->plan, check->policy, check->ip, &check->params, err) : res;
+}
+
+// The plan becomes that of the context which was measured: its devices may want more cells.
+static int measure(struct check * check, struct hwkv_error * err) {
+    const struct check_args * args   = check->args;
+    struct hwkv_plan_params   params = check->params;
+
+    check->no_memory = !args->model ? "no model was given" : args->n_pad > 0 ? "no device has --pad" : NULL;
+    if (check->no_memory) {
+        return HWKV_OK;
+    }
+    if (!kvp_memory_measure(&check->memory, &check->model, check->policy, check->ip, &params, args->n_batch, args->n_ubatch)) {
+        check->no_memory = tool_log_reason(&check->model.log);
+        return HWKV_OK;
+    }
+    struct hwkv_plan * plan = NULL;
+    const int          res  = hwkv_plan_init(&plan, check->policy, check->ip, &params, err);
+    if (res == HWKV_OK) {
+        hwkv_plan_free(check->plan);
+        check->plan = plan;
+    }
+    return res;
+}
+
+static struct hwkv_json * memory_json(const struct check * check) {
+    return check->no_memory ? hwkv_json_new_null() : tool_memory_json(&check->memory);
 }
 
 static struct hwkv_json * warnings_json(const struct check * check) {
@@ -136,6 +167,8 @@ static bool print_report_json(const struct check * check) {
                     hwkv_json_add(o, "bytes",         hwkv_json_new_uint(size)) &&
                     hwkv_json_add(o, "bytes_plain",   hwkv_json_new_uint(plain)) &&
                     hwkv_json_add(o, "bytes_saved",   hwkv_json_new_int((int64_t) (plain - size))) &&
+                    hwkv_json_add(o, "memory",        memory_json(check)) &&
+                    hwkv_json_add(o, "no_memory",     tool_json_text(check->no_memory)) &&
                     hwkv_json_add(o, "warnings",      warnings_json(check));
     if (!ok) {
         hwkv_json_free(o);
@@ -160,6 +193,12 @@ static void print_report(const struct check * check) {
     tool_plan_print(stdout, check->plan);
     fputc('\n', stdout);
     tool_groups_print(stdout, check->plan, NULL);
+    if (!check->no_memory) {
+        fputc('\n', stdout);
+        tool_memory_print(stdout, &check->memory);
+    } else if (args->model) {
+        printf("\nmemory of the devices is not known: %s\n", check->no_memory);
+    }
 }
 
 // With --json the answer "no" is a document too.
@@ -184,7 +223,7 @@ static int check_run(struct check * check) {
     if (check->ip < 0) {
         return TOOL_EXIT_NO_POINT;
     }
-    if (check->args->model && !kvp_model_load(&check->model, check->args->model, check->args->verbose)) {
+    if (check->args->model && !kvp_model_load(&check->model, check->args->model, check->args->n_gpu_layers, check->args->verbose)) {
         return TOOL_EXIT_FAIL;
     }
     set_params(check);
@@ -192,6 +231,9 @@ static int check_run(struct check * check) {
         return report_misfit(check, &err);
     }
     warn_params(check);
+    if (measure(check, &err) != HWKV_OK) {
+        return tool_fail_file(check->args->file, &err);
+    }
 
     if (!check->args->json) {
         print_report(check);
@@ -220,11 +262,15 @@ static const struct tool_option OPTIONS[] = {
     { "-ctk",            "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T", .help = "(default: the policy's)" },
     { "-ctv",            "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "(default: the policy's)" },
     { "--pad",           NULL,             TOOL_INT,    AT(n_pad), 1, 1 << 20, .value = "N",
-      .help = "cells of a group are a multiple of N (default: 64, as on a CPU; 256 when a GPU holds some)" },
+      .help = "cells of a group are a multiple of N, whatever the devices want\n(default: 64, or 256 when a GPU of this machine holds some)" },
     { "--rollback",      NULL,             TOOL_INT,    AT(n_rollback), 0, 1 << 20, .value = "N",
       .help = "positions per sequence that can be taken back (default: 64)" },
+    { "-b",              "--batch-size",   TOOL_INT,    AT(n_batch), 1, 1 << 20, .value = "N",
+      .help = "tokens of a prompt that are taken at once (default: 2048)" },
     { "-ub",             "--ubatch-size",  TOOL_INT,    AT(n_ubatch), 1, 1 << 20, .value = "N",
       .help = "tokens of a batch, which groups on a GPU may have room for (default: 512)" },
+    { "-ngl",            "--n-gpu-layers", TOOL_INT,    AT(n_gpu_layers), 0, 1 << 20, .value = "N",
+      .help = "layers on GPUs (default: all)" },
     { "--strict",        NULL,             TOOL_FLAG,   AT(strict), .help = "other tensor types are an error, not a warning" },
     { "--json",          NULL,             TOOL_FLAG,   AT(json), .help = "the result as JSON" },
     { "-v",              "--verbose",      TOOL_FLAG,   AT(verbose), .help = "show llama.cpp's log" },
@@ -245,9 +291,10 @@ int kvp_check(int argc, char ** argv) {
 
     struct check_args args = {
         .n_seq_max  = (int32_t) defaults.n_seq_max,
-        .n_pad      = (int32_t) defaults.n_pad,
         .n_rollback = (int32_t) defaults.n_rollback,
+        .n_batch    = 2048,
         .n_ubatch   = 512,
+        .n_gpu_layers = -1,
         .type_k     = HWKV_TYPE_CACHE,
         .type_v     = HWKV_TYPE_CACHE,
         .kv_unified = defaults.kv_unified,

@@ -240,7 +240,7 @@ static int write_policy(const struct make * make) {
 static int make_run(struct make * make) {
     int code = TOOL_EXIT_OK;
 
-    if (make->args.model && !kvp_model_load(&make->model, make->args.model, make->args.verbose)) {
+    if (make->args.model && !kvp_model_load(&make->model, make->args.model, KVP_NO_DEVICE, make->args.verbose)) {
         return TOOL_EXIT_FAIL;
     }
     if (make->args.scores && (code = load_source(make)) != TOOL_EXIT_OK) {

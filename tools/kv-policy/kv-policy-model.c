@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-bool kvp_model_load(struct kvp_model * out, const char * path, bool verbose) {
+bool kvp_model_load(struct kvp_model * out, const char * path, int32_t n_gpu_layers, bool verbose) {
     memset(out, 0, sizeof(*out));
     const int unreadable = tool_check_readable(path);
     if (unreadable) {
@@ -17,38 +17,39 @@ bool kvp_model_load(struct kvp_model * out, const char * path, bool verbose) {
         return false;
     }
 
-    struct tool_log log = { .verbose = verbose };
-    llama_log_set(tool_log_callback, &log);
+    out->log.verbose = verbose;
+    llama_log_set(tool_log_callback, &out->log);
     llama_backend_init();
 
-    // no device: nothing is offloaded, so no GPU has to wake up
-    ggml_backend_dev_t devices[] = { NULL };
+    ggml_backend_dev_t none[] = { NULL }; // nothing is offloaded, so no GPU has to wake up
 
     struct llama_model_params params = llama_model_default_params();
-    params.devices      = devices;
-    params.n_gpu_layers = 0;
-    params.load_mode    = LLAMA_LOAD_MODE_NONE;
-    params.no_alloc     = true;
+    params.devices           = n_gpu_layers == KVP_NO_DEVICE ? none : NULL;
+    params.n_gpu_layers      = n_gpu_layers == KVP_NO_DEVICE ? 0 : n_gpu_layers;
+    params.load_mode         = LLAMA_LOAD_MODE_NONE;
+    params.no_alloc          = true;
 
     struct hwkv_error err;
-    bool ok = false;
 
-    struct llama_model * model = llama_model_load_from_file(path, params);
-    if (!model) {
-        tool_fail("%s: not a model that llama.cpp can load: %s", path, tool_log_reason(&log));
-    } else if (llama_hwkv_model_geometry(model, &out->geo, &err) != HWKV_OK) {
+    out->llama = llama_model_load_from_file(path, params);
+    if (!out->llama) {
+        tool_fail("%s: not a model that llama.cpp can load: %s", path, tool_log_reason(&out->log));
+    } else if (llama_hwkv_model_geometry(out->llama, &out->geo, &err) != HWKV_OK) {
         tool_fail_file(path, &err);
     } else {
-        out->n_ctx_train = llama_model_n_ctx_train(model);
-        ok = true;
+        out->n_ctx_train = llama_model_n_ctx_train(out->llama);
+        return true;
     }
-
-    llama_model_free(model);
-    llama_backend_free();
-    llama_log_set(NULL, NULL);
-    return ok;
+    kvp_model_free(out);
+    return false;
 }
 
 void kvp_model_free(struct kvp_model * model) {
+    if (model->llama) {
+        llama_model_free(model->llama);
+        llama_backend_free();
+    }
+    llama_log_set(NULL, NULL);
     hwkv_geometry_free(&model->geo);
+    memset(model, 0, sizeof(*model));
 }

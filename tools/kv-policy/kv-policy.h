@@ -4,6 +4,8 @@
 #define KV_POLICY_H
 
 #include "tool-args.h"
+#include "tool-llama.h"
+#include "tool-memory.h"
 #include "tool-print.h"
 #include "tool-say.h"
 
@@ -24,11 +26,22 @@ int32_t kvp_find_point(const char * file, const struct hwkv_policy * policy, con
 struct kvp_model {
     struct hwkv_geometry geo;
     int32_t              n_ctx_train;
+    struct llama_model * llama;  // measures contexts, with the devices there are
+    struct tool_log      log;    // why one cannot be made
 };
 
-// Loads the metadata only, no weights. False: a line about it is on stderr.
-bool kvp_model_load(struct kvp_model * model, const char * path, bool verbose);
+#define KVP_NO_DEVICE -2 // for n_gpu_layers
+
+// Loads the metadata only, no weights; the geometry is the same with and without devices. n_gpu_layers: -1 for all. False: a line about it
+// is on stderr.
+bool kvp_model_load(struct kvp_model * model, const char * path, int32_t n_gpu_layers, bool verbose);
 void kvp_model_free(struct kvp_model * model);
+
+// kv-policy-memory.c
+
+// A context under the operating point as llama-server would make it, of sizes only. False: the reason is in the model's log.
+bool kvp_memory_measure(struct tool_memory * memory, struct kvp_model * model, const struct hwkv_policy * policy, int32_t ip,
+                        struct hwkv_plan_params * params, int32_t n_batch, int32_t n_ubatch);
 
 // The commands, one file each; argv starts after the command's name.
 

@@ -44,8 +44,7 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
         params.checkpoint_min_step = 0;
     }
 
-    limit = params.kv_policy.checkpoint_mib >= 0 ? (size_t) params.kv_policy.checkpoint_mib << 20
-                                                 : (hwkv_plan_size_plain(plan) - hwkv_plan_size(plan))/2;
+    limit = checkpoint_limit(params, plan);
     if (limit == 0) {
         params.n_ctx_checkpoints = 0;
     }
@@ -74,6 +73,7 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
     cache_text = std::string(text) + (ctx_dft ? ", with a draft" : "");
 
     look();
+    init_memory(params);
 }
 
 // Saved prompts share what the policy saves with the checkpoints: with one slot all of it together takes no more than the plain cache.

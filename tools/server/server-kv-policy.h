@@ -20,6 +20,8 @@ class server_kv_policy {
 public:
     using checkpoints = std::list<common_prompt_checkpoint>;
 
+    server_kv_policy(); // from here on --kv-policy-dry-run knows the projector and the checkpoints
+
     // the context is there; may change what the parameters say about checkpoints
     void init(llama_context * ctx_tgt, llama_context * ctx_dft, common_params & params);
 
@@ -145,6 +147,8 @@ private:
     }
 
     void init_saved(common_params & params);
+    void init_memory(common_params & params);
+    static size_t checkpoint_limit(const common_params & params, const hwkv_plan * plan); // bytes
     size_t restore(const std::string & path, int id_slot, server_prompt & prompt, int n_ctx, bool has_mtmd, const std::vector<checkpoints *> & lists);
     void pack(int id_slot, checkpoints & list, bool turn, const std::vector<checkpoints *> & lists);
     bool pack_state(llama_context * ctx, int id_slot, server_kv_packed & packed, std::vector<server_kv_block *> & blocks,
@@ -164,6 +168,8 @@ private:
 
     std::once_flag user_start_once;
     std::string    user_start;
+
+    common_json memory; // of all devices
 
     std::string model_id;
     std::string cache_text;

@@ -2,6 +2,7 @@
 
 #include "server-kv-policy.h"
 
+#include "common-kv-memory.h"
 #include "hwkv-json.h"
 #include "tool-groups.h"
 #include "tool-print.h"
@@ -20,9 +21,8 @@ static json number_json(double x) {
     return std::isnan(x) ? json(nullptr) : json(x);
 }
 
-// the groups as llama-kv-policy tells them
-static json groups_json(const hwkv_plan * plan) {
-    hwkv_json * tree = tool_groups_json(plan);
+// what llama-kv-policy tells in the same words
+static json tree_json(hwkv_json * tree) {
     char      * text = nullptr;
     const int status = tree ? hwkv_json_print_compact(&text, tree, nullptr) : HWKV_ERR_NOMEM;
     hwkv_json_free(tree);
@@ -66,6 +66,12 @@ static json layer_json(const llama_context * ctx, const hwkv_policy * policy, co
     };
 }
 
+void server_kv_policy::init_memory(common_params & params) {
+    const auto found = std::make_unique<tool_memory>();
+    common_kv_memory_read(params, ctx, ctx_dft, *found);
+    memory = tree_json(tool_memory_json(found.get()));
+}
+
 json server_kv_policy::props() const {
     if (!active()) {
         return nullptr;
@@ -101,13 +107,14 @@ json server_kv_policy::props() const {
         { "min_score",   number_json(point->min_score) },
         { "codebook",    codebook },
         { "n_stream",    hwkv_plan_n_stream(plan) },
-        { "groups",      groups_json(plan) },
+        { "groups",      tree_json(tool_groups_json(plan)) },
         { "layers",      layers },
         { "bytes",       size },
         { "bytes_plain", size_plain },
         { "bytes_saved", size_plain - size },
         { "checkpoint_bytes_max",   limit },
         { "saved_prompt_bytes_max", limit_saved < 0 ? json(nullptr) : json(limit_saved) },
+        { "memory",                 memory },
     };
 }
 
