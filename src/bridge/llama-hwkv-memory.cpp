@@ -3,6 +3,7 @@
 #include "llama-hwkv-memory.h"
 
 #include "llama-context.h"
+#include "llama-ext.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-headwise.h"
 #include "llama-memory-hybrid-iswa.h"
@@ -13,6 +14,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 using breakdown = std::map<ggml_backend_buffer_type_t, size_t>;
@@ -57,25 +61,45 @@ static llama_hwkv_memory & device_of(std::vector<llama_hwkv_memory> & devices, g
     return devices.back();
 }
 
-// A buffer over a mapped file spans what lies between its tensors too, which may be weights of another device: only tensors count there.
-static breakdown weights_of(const llama_model & model) {
-    breakdown res = model.memory_breakdown();
+bool llama_hwkv_model_is_mapped(const llama_model * model, llama_load_mode load_mode) {
+    for (int32_t i = 0; i < llama_model_n_devices(model); ++i) {
+        ggml_backend_dev_props props;
+        ggml_backend_dev_get_props(llama_model_get_device(model, i), &props);
+        if (!props.caps.mmap_support && load_mode == LLAMA_LOAD_MODE_AUTO) {
+            return false;
+        }
+    }
+    return load_mode == LLAMA_LOAD_MODE_AUTO || load_mode == LLAMA_LOAD_MODE_MMAP || load_mode == LLAMA_LOAD_MODE_MMAP_MLOCK;
+}
 
+// A buffer over a mapped file spans what lies between its tensors too, which may be weights of another device, and two tensors can be one
+// piece of the file: only pieces count there.
+static breakdown weights_of(const llama_model & model, bool mapped) {
     breakdown used;
+    std::set<std::string> names;
+    std::set<std::pair<ggml_backend_buffer_t, const void *>> pieces; // addresses on a device begin anew in every buffer
+
     for (const auto & [name, tensor] : model.tensors_by_name) {
-        GGML_UNUSED(name);
-        if (tensor->buffer) {
-            auto * buft = ggml_backend_buffer_get_type(tensor->buffer);
+        if (!tensor->buffer) {
+            continue;
+        }
+        auto * buft = ggml_backend_buffer_get_type(tensor->buffer);
+
+        const bool is_new = !model.hparams.no_alloc ? pieces.insert({ ggml_backend_buft_is_host(buft) ? nullptr : tensor->buffer, tensor->data }).second :
+                            !mapped || buft != ggml_backend_cpu_buffer_type() || names.insert(name).second;
+        if (is_new) {
             used[buft] += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, tensor), ggml_backend_buft_get_alignment(buft));
         }
     }
+
+    breakdown res = model.memory_breakdown();
     for (auto & [buft, size] : res) {
         size = std::min(size, used[buft]);
     }
     return res;
 }
 
-int32_t llama_hwkv_memory_read(const llama_context * ctx, llama_hwkv_memory * devices, int32_t n_max) {
+int32_t llama_hwkv_memory_read(const llama_context * ctx, bool mapped, llama_hwkv_memory * devices, int32_t n_max) {
     std::vector<llama_hwkv_memory> res(1);
     name_host(res.front());
 
@@ -91,7 +115,7 @@ int32_t llama_hwkv_memory_read(const llama_context * ctx, llama_hwkv_memory * de
         add(iswa.get_swa()->memory_breakdown(),  &llama_hwkv_memory::swa);
     };
 
-    add(weights_of(ctx->get_model()), &llama_hwkv_memory::weights);
+    add(weights_of(ctx->get_model(), mapped), &llama_hwkv_memory::weights);
 
     for (const auto & [buft, size] : ctx->memory_breakdown()) {
         add({ { buft, size.compute } }, &llama_hwkv_memory::compute);

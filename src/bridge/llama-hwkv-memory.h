@@ -26,8 +26,12 @@ struct llama_hwkv_memory {
 };
 
 // The devices of a context, the host's memory first; fills at most n_max and returns how many there are. What is allocated, and for a
-// model that was loaded with no_alloc what would be. Rows of outputs and the scratch memory inside of a backend are not counted.
-LLAMA_API int32_t llama_hwkv_memory_read(const struct llama_context * ctx, struct llama_hwkv_memory * devices, int32_t n_max);
+// model that was loaded with no_alloc what would be if its file were mapped, or read. Rows of outputs and the scratch memory inside of a
+// backend are not counted.
+LLAMA_API int32_t llama_hwkv_memory_read(const struct llama_context * ctx, bool mapped, struct llama_hwkv_memory * devices, int32_t n_max);
+
+// Would the file be mapped with these devices?
+LLAMA_API bool llama_hwkv_model_is_mapped(const struct llama_model * model, enum llama_load_mode load_mode);
 
 // The name a device goes by there.
 LLAMA_API void llama_hwkv_device_name(ggml_backend_dev_t dev, char name[LLAMA_HWKV_DEVICE_NAME], bool * host);

@@ -83,7 +83,7 @@ static void add_more(const common_params & params, const llama_context * ctx, to
 
 void common_kv_memory_measure(common_params & params, llama_model * model, llama_context * ctx, const llama_context_params & cparams, tool_memory & memory) {
     quiet_log quiet;
-    tool_memory_init(&memory, ctx);
+    tool_memory_init(&memory, ctx, params.load_mode);
     if (!add_draft(params, model, ctx, memory)) {
         memory.missing = "draft";
     }
@@ -93,7 +93,7 @@ void common_kv_memory_measure(common_params & params, llama_model * model, llama
 
 void common_kv_memory_read(common_params & params, llama_context * ctx, const llama_context * ctx_dft, tool_memory & memory) {
     quiet_log quiet;
-    tool_memory_init(&memory, ctx);
+    tool_memory_init(&memory, ctx, params.load_mode);
     if (ctx_dft) {
         tool_memory_add_draft(&memory, ctx_dft, llama_get_model(ctx_dft) == llama_get_model(ctx));
     }
@@ -138,7 +138,7 @@ static bool fits(const common_params & params, llama_model * model, const llama_
     }
 
     tool_memory memory;
-    tool_memory_init(&memory, ctx.get());
+    tool_memory_init(&memory, ctx.get(), params.load_mode);
     add_draft(params, model, ctx.get(), memory);
 
     int64_t used = 0;

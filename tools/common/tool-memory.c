@@ -25,8 +25,9 @@ static struct tool_memory_device * find_device(struct tool_memory * memory, cons
     return device;
 }
 
-static int32_t read_context(struct llama_hwkv_memory found[TOOL_MEMORY_DEVICES], const struct llama_context * ctx) {
-    const int32_t n = llama_hwkv_memory_read(ctx, found, TOOL_MEMORY_DEVICES);
+static int32_t read_context(const struct tool_memory * memory, const struct llama_context * ctx, struct llama_hwkv_memory found[TOOL_MEMORY_DEVICES]) {
+    const bool    mapped = llama_hwkv_model_is_mapped(llama_get_model(ctx), memory->load_mode);
+    const int32_t n      = llama_hwkv_memory_read(ctx, mapped, found, TOOL_MEMORY_DEVICES);
     return n < TOOL_MEMORY_DEVICES ? n : TOOL_MEMORY_DEVICES;
 }
 
@@ -34,14 +35,15 @@ static uint64_t context_size(const struct llama_hwkv_memory * context) {
     return context->weights + context->kv + context->swa + context->recurrent + context->compute;
 }
 
-void tool_memory_init(struct tool_memory * memory, const struct llama_context * ctx) {
+void tool_memory_init(struct tool_memory * memory, const struct llama_context * ctx, enum llama_load_mode load_mode) {
     struct llama_hwkv_memory found[TOOL_MEMORY_DEVICES];
     const struct hwkv_plan * plan = llama_kv_policy_plan(ctx);
 
     memset(memory, 0, sizeof(*memory));
+    memory->load_mode     = load_mode;
     memory->n_checkpoints = -1;
     memory->n_group       = plan ? hwkv_plan_n_group(plan) : 0;
-    memory->n_device      = read_context(found, ctx);
+    memory->n_device      = read_context(memory, ctx, found);
     for (int32_t i = 0; i < memory->n_device; i++) {
         memory->devices[i].context = found[i];
     }
@@ -56,7 +58,7 @@ bool tool_memory_add_plain(struct tool_memory * memory, struct llama_model * mod
         return false;
     }
     struct llama_hwkv_memory found[TOOL_MEMORY_DEVICES];
-    const int32_t n = read_context(found, ctx);
+    const int32_t n = read_context(memory, ctx, found);
     llama_free(ctx);
 
     for (int32_t i = 0; i < n; i++) {
@@ -71,7 +73,7 @@ bool tool_memory_add_plain(struct tool_memory * memory, struct llama_model * mod
 
 void tool_memory_add_draft(struct tool_memory * memory, const struct llama_context * ctx, bool shares_model) {
     struct llama_hwkv_memory found[TOOL_MEMORY_DEVICES];
-    const int32_t n = read_context(found, ctx);
+    const int32_t n = read_context(memory, ctx, found);
 
     for (int32_t i = 0; i < n; i++) {
         struct tool_memory_device * device = find_device(memory, found[i].name, found[i].host);

@@ -26,13 +26,14 @@ struct tool_memory {
     struct tool_memory_device devices[TOOL_MEMORY_DEVICES];
     int32_t                   n_device;
     int32_t                   n_group;       // of the plan
+    enum llama_load_mode      load_mode;     // of models that are only measured
     bool                      has_plain;
     int64_t                   n_checkpoints; // bytes that context checkpoints may take on the host besides, -1: there are none to speak of
     const char              * missing;       // what is used and could not be measured, NULL: nothing
 };
 
-// What a context takes, or would take on a model that was loaded with no_alloc.
-void tool_memory_init(struct tool_memory * memory, const struct llama_context * ctx);
+// What a context takes, or would take on a model that was loaded with no_alloc, if it were loaded that way.
+void tool_memory_init(struct tool_memory * memory, const struct llama_context * ctx, enum llama_load_mode load_mode);
 
 // The same without a policy, measured on a model that was loaded with no_alloc. False if no such context can be made.
 bool tool_memory_add_plain(struct tool_memory * memory, struct llama_model * model, struct llama_context_params params);

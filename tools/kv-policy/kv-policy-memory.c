@@ -32,7 +32,7 @@ bool kvp_memory_measure(struct tool_memory * memory, struct kvp_model * model, c
     if (!ctx) {
         return false;
     }
-    tool_memory_init(memory, ctx);
+    tool_memory_init(memory, ctx, llama_model_default_params().load_mode);
     const struct hwkv_plan * plan = llama_kv_policy_plan(ctx);
     if (plan) {
         *params = *hwkv_plan_params_of(plan);

@@ -11,6 +11,10 @@
 #include <new>
 #include <sstream>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 using json = common_json;
 
 static json window_json(int32_t window) {
@@ -70,6 +74,9 @@ void server_kv_policy::init_memory(common_params & params) {
     const auto found = std::make_unique<tool_memory>();
     common_kv_memory_read(params, ctx, ctx_dft, *found);
     memory = tree_json(tool_memory_json(found.get()));
+#if defined(__GLIBC__)
+    malloc_trim(0); // a second vocabulary and its graphs are gone: no need to keep room for them
+#endif
 }
 
 json server_kv_policy::props() const {
