@@ -40,13 +40,15 @@ def test_dry_run_prints_the_plan(program, model, policy):
     result = run(*args, "--kv-policy", policy)
     assert result.returncode == 0
     # 512 + 64 to take back; 90 heads of 256 bytes
-    assert [line.split() for line in result.stdout.splitlines()] == [
+    groups, memory = result.stdout.split("\n\n")  # what is in the second is tested in test_memory.py
+    assert [line.split() for line in groups.splitlines()] == [
         ["window", "layers", "heads", "cells", "MiB", "device"],
         ["512", "30", "90", "576", f"{576 * 90 * 256 / 2**20:.2f}", "CPU"],
         ["total", "90", f"{576 * 90 * 256 / 2**20:.2f}"],
         ["plain", "180.00"],
         ["saved", "92.97%", f"{180 - 576 * 90 * 256 / 2**20:.2f}"],
     ]
+    assert memory.splitlines()[0].split() == ["MiB", "weights", "KV", "compute", "total", "plain"]
     by_environment = run(*args, env={"LLAMA_ARG_KV_POLICY": str(policy)})
     assert by_environment.stdout == result.stdout
     assert run(*args).returncode == 1
@@ -123,7 +125,7 @@ def test_a_locale_with_a_decimal_comma_changes_nothing(program, model):
 def test_slots_that_share_the_cache_say_what_they_cost(program, model, policy, slots, line):
     result = run(program("llama-server"), "-m", model, "-c", 8192, *slots, "--kv-policy", policy, "--kv-policy-dry-run")
     assert result.returncode == 0
-    last = result.stdout.splitlines()[-1]
+    last = result.stdout.split("\n\n")[0].splitlines()[-1]
     if line:
         n = slots[1] if slots else 4  # llama-server's own choice
         mib = 90 * 256 / 2**20  # a cell of all heads

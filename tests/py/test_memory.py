@@ -1,0 +1,238 @@
+"""What is predicted for every device is what is allocated there: check, the dry run, /props and llama.cpp's own load log."""
+
+import json
+import os
+import re
+
+import pytest
+import tiny_gguf
+from bridge_bench import Bench
+from server_process import ServerProcess
+
+from headwisekv.core import ROOT
+
+pytestmark = pytest.mark.bridge
+
+ARCHS = ("llama", "qwen3moe", "gemma3", "gemma4", "qwen35", "gpt-oss")
+MIB = 2**20
+SIZES = ("weights_bytes", "kv_bytes", "swa_bytes", "recurrent_bytes", "compute_bytes", "draft_bytes", "projector_bytes")
+
+# where the layers are
+CPU = pytest.param((), id="cpu")
+DEVICES = [pytest.param(("-ngl", str(n)), id=f"ngl {n}", marks=pytest.mark.gpu) for n in (99, 3, 0)]
+
+LOG_SIZE = re.compile(r" (\S+) (model|KV|RS|compute) buffer size = +([\d.]+) MiB")
+
+
+@pytest.fixture(scope="module")
+def bench(program, tmp_path_factory):
+    return Bench(tmp_path_factory.mktemp("memory"), program)
+
+
+def check(bench, model, policy, *args):
+    result = bench.call(bench.kv_policy, "check", policy, "-m", model, "--json", *args)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def dry_run(bench, program, model, policy, *args):
+    """The rows of the table of devices: {device: {column: MiB}}, and the lines below it."""
+    result = bench.call(program("llama-server"), "-m", model, "--offline", "--kv-policy", policy, "--kv-policy-dry-run", *args)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.split()[:1] == ["MiB"])
+    titles = lines[first].split()[1:]
+    rows = {}
+    for line in lines[first + 1:]:
+        fields = line.split()
+        if len(fields) != len(titles) + 1:
+            break
+        rows[fields[0]] = dict(zip(titles, map(float, fields[1:])))
+    return rows, lines[first + 1 + len(rows):]
+
+
+def serve(model, policy, folder, *args, ctx):
+    """Of a running server: what /props tells, and what its load log adds up to by device."""
+    with ServerProcess(model, folder / "server.log", "--kv-policy", str(policy), "-fa", "on", "-lv", "4", *map(str, args), ctx=ctx) as server:
+        memory = server.get("/props").json()["kv_policy"]["memory"]
+        log = server.log()
+    return memory, logged(log)
+
+
+def logged(log):
+    """Bytes by device. A context that is made ready again has new compute buffers in place of the old ones."""
+    sizes = {}
+    for context in log.split("constructing llama_context"):
+        found = LOG_SIZE.findall(context)
+        compute = {buffer: mib for buffer, kind, mib in found if kind == "compute"}
+        for buffer, mib in [(buffer, mib) for buffer, kind, mib in found if kind != "compute"] + list(compute.items()):
+            device = buffer if re.fullmatch(r"Vulkan\d+", buffer) else "CPU"
+            sizes[device] = sizes.get(device, 0) + float(mib) * MIB
+    return sizes
+
+
+def by_name(memory):
+    return {device["name"]: device for device in memory["devices"]}
+
+
+def check_sums(memory):
+    for device in memory["devices"]:
+        assert device["total_bytes"] == sum(device[key] for key in SIZES)
+        assert device["kv_bytes"] == pytest.approx(sum(device["kv_group_bytes"]), rel=1e-6)
+    for key in ("total_bytes", "total_bytes_plain"):
+        assert memory[key] == sum(device[key] for device in memory["devices"])
+
+
+def check_same(predicted, found):
+    """Within 1% on every device, and in total."""
+    assert by_name(predicted).keys() == by_name(found).keys()
+    for name, device in by_name(found).items():
+        for key in ("total_bytes", "total_bytes_plain"):
+            assert by_name(predicted)[name][key] == pytest.approx(device[key], rel=0.01), (name, key)
+    for key in ("total_bytes", "total_bytes_plain"):
+        assert predicted[key] == pytest.approx(found[key], rel=0.01)
+
+
+def check_allocated(memory, sizes):
+    """The log has two digits of a MiB in every line."""
+    for name, device in by_name(memory).items():
+        allocated = device["total_bytes"] - device["projector_bytes"]
+        assert sizes.get(name, 0) == pytest.approx(allocated, rel=0.01, abs=0.1 * MIB), name
+
+
+@pytest.mark.parametrize("devices", [CPU, *DEVICES])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_predicted_is_allocated(bench, program, tmp_path, arch, devices):
+    model = bench.model(arch)
+    policy = bench.mixed(model, 5, context=2048)
+    args = ("-c", 2048, "-ub", 256, *devices)
+    fixed = ("-fit", "off") if devices else ()
+    report = check(bench, model, policy, *args)
+    predicted = report["memory"]
+    found, sizes = serve(model, policy, tmp_path, "-ub", 256, *devices, *fixed, ctx=2048)
+    if "-ngl" in devices and "0" not in devices:
+        assert len(predicted["devices"]) == 2
+    for memory in (predicted, found):
+        check_sums(memory)
+        assert sum(device["kv_bytes"] for device in memory["devices"]) == pytest.approx(report["bytes"], rel=1e-3)
+    check_same(predicted, found)
+    check_allocated(found, sizes)
+    rows, _ = dry_run(bench, program, model, policy, *args, *fixed, "-np", 1, "-fa", "on")
+    for name, device in by_name(found).items():
+        assert rows[name]["total"] == pytest.approx(device["total_bytes"] / MIB, rel=0.01, abs=0.006)
+        assert rows[name]["plain"] == pytest.approx(device["total_bytes_plain"] / MIB, rel=0.01, abs=0.006)
+
+
+@pytest.mark.parametrize("devices", [CPU, *DEVICES])
+def test_the_plain_total_is_that_of_the_plain_cache(bench, tmp_path, devices):
+    """A server without a policy has no such numbers of its own: its log adds up to the total that was promised for it."""
+    model = bench.model("gemma3")
+    policy = bench.mixed(model, 5, context=2048)
+    predicted = check(bench, model, policy, "-c", 2048, *devices)["memory"]
+    with ServerProcess(model, tmp_path / "plain.log", "-fa", "on", "-lv", "4", "-fit", "off", *devices, ctx=2048) as server:
+        sizes = logged(server.log())
+    for name, device in by_name(predicted).items():
+        assert sizes.get(name, 0) == pytest.approx(device["total_bytes_plain"], rel=0.01, abs=0.1 * MIB)
+
+
+@pytest.mark.parametrize("args", [("-np", "4"), ("-np", "4", "-no-kvu"), ("-ctk", "q8_0", "-ctv", "q8_0"), ("-b", "128")], ids=" ".join)
+def test_a_real_model(bench, model, tmp_path, args):
+    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
+    predicted = check(bench, model, policy, *args)["memory"]
+    found, sizes = serve(model, policy, tmp_path, *args, *(("-kvu",) if args == ("-np", "4") else ()), ctx=8192)
+    check_sums(found)
+    check_same(predicted, found)
+    check_allocated(found, sizes)
+    assert found["checkpoint_bytes_max"] == predicted["checkpoint_bytes_max"] > 0
+    assert found["total_bytes"] < found["total_bytes_plain"]
+
+
+@pytest.mark.parametrize("mode", ["none", "mmap"])
+def test_files_that_are_mapped_or_read(bench, program, tmp_path, mode):
+    """gemma4 has a tensor twice: two buffers of a file that is read, one piece of it where it is mapped."""
+    model = bench.model("gemma4")
+    policy = bench.mixed(model, 5)
+    found, sizes = serve(model, policy, tmp_path, "-lm", mode, ctx=512)
+    check_allocated(found, sizes)
+    rows, _ = dry_run(bench, program, model, policy, "-c", 512, "-np", 1, "-lm", mode, "-fa", "on")
+    assert rows["CPU"]["total"] == pytest.approx(found["total_bytes"] / MIB, rel=0.001)
+
+
+def run_draft(bench, program, folder, model, policy, *args, devices):
+    rows, _ = dry_run(bench, program, model, policy, "-c", 1024, "-np", 1, "-fa", "on", *args, *devices)
+    found, sizes = serve(model, policy, folder, *args, *devices, ctx=1024)
+    for name, device in by_name(found).items():
+        for title, key in (("draft", "draft_bytes"), ("total", "total_bytes"), ("plain", "total_bytes_plain")):
+            assert rows[name][title] == pytest.approx(device[key] / MIB, rel=0.01, abs=0.006), (name, title)
+    assert sum(device["draft_bytes"] for device in found["devices"]) > 0
+    check_allocated(found, sizes)
+
+
+@pytest.mark.parametrize("devices", [CPU, pytest.param(("-ngl", "99", "-ngld", "99", "-fit", "off"), id="gpu", marks=pytest.mark.gpu)])
+def test_a_draft_model(bench, program, tmp_path, devices):
+    model = bench.model("llama")
+    draft = tmp_path / "draft.gguf"
+    tiny_gguf.make_model(draft, "llama", seed=3, n_layer=2)
+    run_draft(bench, program, tmp_path, model, bench.mixed(model, 5, context=1024), "-md", draft, "--spec-type", "draft-simple", devices=devices)
+
+
+@pytest.mark.parametrize("devices", [CPU, pytest.param(("-ngl", "99", "-fit", "off"), id="gpu", marks=pytest.mark.gpu)])
+def test_drafts_of_the_model_itself(bench, program, tmp_path, devices):
+    """An MTP context has no weights of its own."""
+    model = bench.model("qwen35", n_nextn=1)
+    run_draft(bench, program, tmp_path, model, bench.mixed(model, 5, context=1024), "--spec-type", "draft-mtp", devices=devices)
+
+
+def test_checkpoints(bench, program, model):
+    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
+    report = check(bench, model, policy)
+    assert report["memory"]["checkpoint_bytes_max"] == report["bytes_saved"] // 2
+    for args, mib in [((), report["bytes_saved"] / 2 / MIB), (("--kv-policy-checkpoint-mib", "7"), 7)]:
+        _, below = dry_run(bench, program, model, policy, "-c", 8192, "-np", 1, *args)
+        assert below == [f"context checkpoints take at most {mib:.2f} MiB of the host's memory besides"]
+
+
+def test_without_a_table(bench):
+    model = bench.model("llama")
+    policy = bench.mixed(model, 5)
+    report = check(bench, model, policy, "-c", 512, "--pad", 256)
+    assert report["memory"] is None
+    assert report["no_memory"] == "no device has --pad"
+    text = bench.call(bench.kv_policy, "check", policy, "-m", model, "-c", 512, "--pad", 256).stdout
+    assert text.endswith("\nmemory of the devices is not known: no device has --pad\n")
+    report = json.loads(bench.call(bench.kv_policy, "check", policy, "--json").stdout)
+    assert report["memory"] is None
+    assert report["no_memory"] == "no model was given"
+
+
+#
+# --fit
+#
+
+
+def served_context(model, folder, budget, *args):
+    """The context that --fit chooses when so much of the host's memory may be taken."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with ServerProcess(model, folder / "fit.log", "-fa", "on", "-fitt", str((total - budget) // MIB), "-fitc", "512", *map(str, args), ctx=0) as server:
+        return server.get("/props").json()["default_generation_settings"]["n_ctx"]
+
+
+def test_fit_takes_the_policy_into_account(bench, model, tmp_path):
+    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
+    memory = check(bench, model, policy)["memory"]
+    budget = (memory["total_bytes"] + memory["total_bytes_plain"]) // 2
+    assert served_context(model, tmp_path, budget, "--kv-policy", policy) == 8192
+    assert 512 <= served_context(model, tmp_path, budget) < 8192
+
+
+@pytest.mark.parametrize("mib", [150, 165, 180])
+def test_fit_is_right_in_between(bench, model, tmp_path, mib):
+    """Memory does not grow evenly with the context: what is in between must be measured."""
+    policy = ROOT / "policies" / "smollm2-135m-instruct-8k.json"
+
+    def total(n_ctx):
+        return check(bench, model, policy, "-c", n_ctx)["memory"]["total_bytes"]
+
+    n_ctx = served_context(model, tmp_path, mib * MIB, "--kv-policy", policy)
+    assert 512 < n_ctx < 8192
+    assert total(n_ctx) <= mib * MIB < total(n_ctx + 512)  # the margin is in whole MiB
