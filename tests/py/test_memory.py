@@ -1,9 +1,12 @@
 """What is predicted for every device is what is allocated there: check, the dry run, /props and llama.cpp's own load log."""
 
 import json
+import math
 import os
 import re
 
+import gguf
+import numpy as np
 import pytest
 import tiny_gguf
 from bridge_bench import Bench
@@ -181,6 +184,56 @@ def test_drafts_of_the_model_itself(bench, program, tmp_path, devices):
     """An MTP context has no weights of its own."""
     model = bench.model("qwen35", n_nextn=1)
     run_draft(bench, program, tmp_path, model, bench.mixed(model, 5, context=1024), "--spec-type", "draft-mtp", devices=devices)
+
+
+def make_projector(path, n_embd, n_layer=2, width=64, n_ff=128, image=56, patch=14):
+    """A LLaVA projector with random weights for a model of n_embd; returns the bytes of its tensors."""
+    w = gguf.GGUFWriter(str(path), "clip")
+    w.add_string("clip.projector_type", "mlp")
+    w.add_bool("clip.has_vision_encoder", True)
+    w.add_bool("clip.use_gelu", True)
+    for key, value in {"embedding_length": width, "feed_forward_length": n_ff, "block_count": n_layer, "projection_dim": n_embd,
+                       "attention.head_count": 2, "image_size": image, "patch_size": patch}.items():
+        w.add_uint32(f"clip.vision.{key}", value)
+    w.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    w.add_array("clip.vision.image_mean", [0.5] * 3)
+    w.add_array("clip.vision.image_std", [0.5] * 3)
+    shapes = {"v.patch_embd.weight": (width, 3, patch, patch), "v.class_embd": (width,), "v.position_embd.weight": ((image // patch)**2 + 1, width),
+              "v.pre_ln.weight": (width,), "v.pre_ln.bias": (width,),
+              "mm.0.weight": (n_embd, width), "mm.0.bias": (n_embd,), "mm.2.weight": (n_embd, n_embd), "mm.2.bias": (n_embd,)}
+    for il in range(n_layer):
+        for name, rows, columns in [("attn_q", width, width), ("attn_k", width, width), ("attn_v", width, width), ("attn_out", width, width),
+                                    ("ffn_up", n_ff, width), ("ffn_down", width, n_ff)]:
+            shapes |= {f"v.blk.{il}.{name}.weight": (rows, columns), f"v.blk.{il}.{name}.bias": (rows,)}
+        for name in ("ln1", "ln2"):
+            shapes |= {f"v.blk.{il}.{name}.weight": (width,), f"v.blk.{il}.{name}.bias": (width,)}
+    rng = np.random.default_rng(1)
+    for name, shape in shapes.items():
+        w.add_tensor(name, rng.normal(0, 0.02, shape).astype(np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return sum(4 * math.prod(shape) for shape in shapes.values())
+
+
+@pytest.mark.parametrize("devices, device", [pytest.param((), "CPU", id="cpu"),
+                                             pytest.param(("-ngl", "99", "-fit", "off"), "Vulkan0", id="gpu", marks=pytest.mark.gpu)])
+def test_a_projector(bench, program, tmp_path, devices, device):
+    model = bench.model("llama")
+    policy = bench.mixed(model, 5)
+    projector = tmp_path / "mmproj.gguf"
+    size = make_projector(projector, tiny_gguf.DEFAULTS["llama"].n_embd)
+    args = ("--mmproj", projector, *devices)
+    with ServerProcess(model, tmp_path / "server.log", "--kv-policy", str(policy), "-fa", "on", "-lv", "4", *map(str, args), ctx=512) as server:
+        found = server.get("/props").json()["kv_policy"]["memory"]
+        log = server.log()
+    compute = sum(float(mib) for mib in re.findall(rf" reserve_compute_meta: +{device} compute buffer size = +([\d.]+) MiB", log))
+    assert compute > 0
+    assert by_name(found)[device]["projector_bytes"] == pytest.approx(size + compute * MIB, rel=0.01, abs=0.01 * MIB)
+    rows, _ = dry_run(bench, program, model, policy, "-c", 512, "-np", 1, "-fa", "on", *args)
+    for title, key in (("projector", "projector_bytes"), ("total", "total_bytes"), ("plain", "total_bytes_plain")):
+        assert rows[device][title] == pytest.approx(by_name(found)[device][key] / MIB, rel=0.01, abs=0.006)
 
 
 def test_checkpoints(bench, program, model):
