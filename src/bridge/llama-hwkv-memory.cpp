@@ -86,7 +86,7 @@ static breakdown weights_of(const llama_model & model, bool mapped) {
         auto * buft = ggml_backend_buffer_get_type(tensor->buffer);
 
         const bool is_new = !model.hparams.no_alloc ? pieces.insert({ ggml_backend_buft_is_host(buft) ? nullptr : tensor->buffer, tensor->data }).second :
-                            !mapped || buft != ggml_backend_cpu_buffer_type() || names.insert(name).second;
+                            !mapped || !ggml_backend_buft_is_host(buft) || names.insert(name).second;
         if (is_new) {
             used[buft] += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, tensor), ggml_backend_buft_get_alignment(buft));
         }

@@ -1,8 +1,11 @@
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from server_process import ROOT, need_model, need_program
+from server_process import ROOT, free_port, need_model, need_program
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +23,27 @@ def model() -> Path:
 def program():
     """program("llama-kv-policy") is the path of a built program; skips where it has not been built."""
     return need_program
+
+
+@pytest.fixture
+def rpc_servers(program):
+    """Two rpc-server processes on this machine."""
+    started = []
+    for _ in range(2):
+        port = free_port()
+        process = subprocess.Popen([program("rpc-server"), "-H", "127.0.0.1", "-p", str(port), "-t", "1"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        started.append((process, port))
+        deadline = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+    yield [f"127.0.0.1:{port}" for _, port in started]
+    for process, _ in started:
+        process.kill()
+        process.wait()
 
 
 def pytest_collection_modifyitems(items):

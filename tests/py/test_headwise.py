@@ -10,14 +10,12 @@ import os
 import random
 import re
 import resource
-import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from bridge_bench import WINDOWS, Bench, check_f32, check_rounded
-from server_process import ServerProcess, free_port
+from server_process import ServerProcess
 
 pytestmark = pytest.mark.bridge
 
@@ -234,27 +232,6 @@ def test_shifted_and_divided_positions(bench, windows, divide):
 #
 # devices
 #
-
-
-@pytest.fixture
-def rpc_servers(program):
-    """Two rpc-server processes on this machine."""
-    started = []
-    for _ in range(2):
-        port = free_port()
-        process = subprocess.Popen([program("rpc-server"), "-H", "127.0.0.1", "-p", str(port), "-t", "1"], stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
-        started.append((process, port))
-        deadline = time.monotonic() + 30
-        while process.poll() is None and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-    yield [f"127.0.0.1:{port}" for _, port in started]
-    for process, _ in started:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen35"])
