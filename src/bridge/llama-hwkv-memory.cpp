@@ -61,6 +61,13 @@ static llama_hwkv_memory & device_of(std::vector<llama_hwkv_memory> & devices, g
     return devices.back();
 }
 
+llama_model * llama_hwkv_model_load_meta(const char * path, llama_model_params params) {
+    params.no_alloc          = true;
+    params.load_mode         = LLAMA_LOAD_MODE_NONE;
+    params.progress_callback = [](float, void *) { return true; };
+    return llama_model_load_from_file(path, params);
+}
+
 bool llama_hwkv_model_is_mapped(const llama_model * model, llama_load_mode load_mode) {
     for (int32_t i = 0; i < llama_model_n_devices(model); ++i) {
         ggml_backend_dev_props props;

@@ -30,6 +30,9 @@ struct llama_hwkv_memory {
 // backend are not counted.
 LLAMA_API int32_t llama_hwkv_memory_read(const struct llama_context * ctx, bool mapped, struct llama_hwkv_memory * devices, int32_t n_max);
 
+// Metadata only, for contexts that are measured (no_alloc); NULL on failure.
+LLAMA_API struct llama_model * llama_hwkv_model_load_meta(const char * path, struct llama_model_params params);
+
 // Would the file be mapped with these devices?
 LLAMA_API bool llama_hwkv_model_is_mapped(const struct llama_model * model, enum llama_load_mode load_mode);
 

@@ -36,13 +36,6 @@ private:
     void            * user_data;
 };
 
-llama_model * common_kv_memory_load(const char * path, llama_model_params mparams) {
-    mparams.no_alloc          = true;
-    mparams.load_mode         = LLAMA_LOAD_MODE_NONE;
-    mparams.progress_callback = [](float, void *) { return true; };
-    return llama_model_load_from_file(path, mparams);
-}
-
 static bool has_mtp(const common_params & params) {
     const auto & types = params.speculative.types;
     return std::find(types.begin(), types.end(), COMMON_SPECULATIVE_TYPE_DRAFT_MTP) != types.end();
@@ -64,7 +57,7 @@ static bool add_draft(const common_params & params, llama_model * model, llama_c
 
     llama_model_ptr own;
     if (has_draft) {
-        own.reset(common_kv_memory_load(params_dft.model.path.c_str(), common_model_params_to_llama(params_dft)));
+        own.reset(llama_hwkv_model_load_meta(params_dft.model.path.c_str(), common_model_params_to_llama(params_dft)));
         model = own.get();
     }
     llama_context_ptr ctx_dft(model ? llama_init_from_model(model, cparams) : nullptr);
@@ -104,7 +97,7 @@ void common_kv_memory_read(common_params & params, llama_context * ctx, const ll
     mparams.n_gpu_layers = llama_hwkv_model_n_gpu_layers(llama_get_model(ctx));
     cparams.n_ctx        = llama_n_ctx(ctx);
 
-    llama_model_ptr model(common_kv_memory_load(params.model.path.c_str(), mparams));
+    llama_model_ptr model(llama_hwkv_model_load_meta(params.model.path.c_str(), mparams));
     if (model) {
         tool_memory_add_plain(&memory, model.get(), cparams);
     }
@@ -151,7 +144,7 @@ static bool fits(const common_params & params, llama_model * model, const llama_
 void common_kv_memory_fit(common_params & params, const llama_model_params & mparams, llama_context_params & cparams) {
     quiet_log quiet;
 
-    llama_model_ptr model(common_kv_memory_load(params.model.path.c_str(), mparams));
+    llama_model_ptr model(llama_hwkv_model_load_meta(params.model.path.c_str(), mparams));
     if (!model || llama_model_n_devices(model.get()) > 1) {
         return; // layers are spread over several devices by what a context takes
     }

@@ -11,10 +11,7 @@ struct common_params;
 using common_kv_memory_more = void (*)(const common_params & params, const llama_context * ctx, tool_memory & memory);
 void common_kv_memory_set_more(common_kv_memory_more more);
 
-// The model's metadata, for contexts that are only measured; null on failure.
-llama_model * common_kv_memory_load(const char * path, llama_model_params mparams);
-
-// What a context on such a model would take, with the draft and what the tool has besides, beside the same without a policy.
+// What a context on a model of metadata only would take, with the draft and what the tool has besides, beside the same without a policy.
 void common_kv_memory_measure(common_params & params, llama_model * model, llama_context * ctx, const llama_context_params & cparams, tool_memory & memory);
 
 // What running contexts take; ctx_dft may be null. The plain cache's total is measured.

@@ -166,7 +166,7 @@ void common_kv_policy::run_dry(common_params & params, const llama_model_params 
     }
 
     int status = 1;
-    if (auto * model = common_kv_memory_load(params.model.path.c_str(), mparams)) {
+    if (auto * model = llama_hwkv_model_load_meta(params.model.path.c_str(), mparams)) {
         if (auto * ctx = llama_init_from_model(model, cparams)) {
             print_plan(ctx);
             print_memory(params, model, ctx, cparams);

@@ -24,14 +24,12 @@ bool kvp_model_load(struct kvp_model * out, const char * path, int32_t n_gpu_lay
     ggml_backend_dev_t none[] = { NULL }; // nothing is offloaded, so no GPU has to wake up
 
     struct llama_model_params params = llama_model_default_params();
-    params.devices           = n_gpu_layers == KVP_NO_DEVICE ? none : NULL;
-    params.n_gpu_layers      = n_gpu_layers == KVP_NO_DEVICE ? 0 : n_gpu_layers;
-    params.load_mode         = LLAMA_LOAD_MODE_NONE;
-    params.no_alloc          = true;
+    params.devices      = n_gpu_layers == KVP_NO_DEVICE ? none : NULL;
+    params.n_gpu_layers = n_gpu_layers == KVP_NO_DEVICE ? 0 : n_gpu_layers;
 
     struct hwkv_error err;
 
-    out->llama = llama_model_load_from_file(path, params);
+    out->llama = llama_hwkv_model_load_meta(path, params);
     if (!out->llama) {
         tool_fail("%s: not a model that llama.cpp can load: %s", path, tool_log_reason(&out->log));
     } else if (llama_hwkv_model_geometry(out->llama, &out->geo, &err) != HWKV_OK) {
