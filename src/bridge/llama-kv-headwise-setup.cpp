@@ -4,6 +4,7 @@
 
 #include "llama-hwkv-model.h"
 #include "llama-hwkv.h"
+#include "llama-kv-headwise-check.h"
 
 #include "llama-cparams.h"
 #include "llama-impl.h"
@@ -56,17 +57,6 @@ static void check_model(const hwkv_policy * policy, const llama_model & model, c
     }
 }
 
-// whether any layer's cache is on a device whose attention wants whole blocks of cells
-static bool on_gpu(const llama_model & model, const llama_cparams & cparams) {
-    for (uint32_t il = 0; il < model.hparams.n_layer_all && cparams.offload_kqv; ++il) {
-        auto * dev = model.dev_layer(il);
-        if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // what tells interchangeable states from others: sinks, and the window and types of every head
 static std::string state_id(const llama_kv_headwise_setup & setup) {
     const auto * policy   = setup.policy.get();
@@ -116,7 +106,7 @@ static std::shared_ptr<const hwkv_plan> make_plan(const llama_kv_headwise_setup 
     pp.type_v      = cache_type(params.type_v);
     pp.n_pad       = setup.n_pad;
     pp.v_width_max = model.hparams.n_embd_v_gqa_max();
-    pp.n_ubatch    = setup.n_pad >= 256 ? cparams.n_ubatch : 0; // scratch memory is dear on a device only
+    pp.n_ubatch    = setup.n_pad >= 256 && cparams.offload_kqv ? cparams.n_ubatch : 0; // scratch memory is dear on a device only
     if (params.kv_policy_rollback >= 0) {
         pp.n_rollback = params.kv_policy_rollback;
     }
@@ -137,7 +127,7 @@ static std::shared_ptr<const hwkv_plan> make_plan(const llama_kv_headwise_setup 
     return { plan, hwkv_plan_free };
 }
 
-std::unique_ptr<llama_kv_headwise_setup> llama_kv_headwise_setup::make(const llama_model & model, const llama_context_params & params, const llama_cparams & cparams) {
+std::unique_ptr<llama_kv_headwise_setup> llama_kv_headwise_setup::make(const llama_model & model, const llama_context_params & params, llama_cparams & cparams) {
     // a context of draft layers has a cache of its own, to which the policy does not speak
     if (!params.kv_policy || !params.kv_policy[0] || params.ctx_type == LLAMA_CONTEXT_TYPE_MTP) {
         return nullptr;
@@ -160,7 +150,7 @@ std::unique_ptr<llama_kv_headwise_setup> llama_kv_headwise_setup::make(const lla
     }
 
     // GPU kernels want whole blocks of cells
-    res->n_pad    = on_gpu(model, cparams) ? 256 : 64;
+    res->n_pad    = llama_kv_headwise_on_gpu(model, res->policy.get()) ? 256 : 64;
     res->plan     = make_plan(*res, model, params, cparams);
     res->state_id = ::state_id(*res);
 
@@ -169,6 +159,7 @@ std::unique_ptr<llama_kv_headwise_setup> llama_kv_headwise_setup::make(const lla
                 res->path.c_str(), res->point.c_str());
         return nullptr;
     }
+    llama_kv_headwise_check_devices(*res, model, params, cparams);
     return res;
 }
 

@@ -24,8 +24,9 @@ struct llama_kv_headwise_setup {
     int32_t                                   ip = 0; // operating point
 
     // Null without a policy, and where llama.cpp's own cache serves the policy just as well.
-    // Throws std::runtime_error with the reason when the policy cannot be used.
-    static std::unique_ptr<llama_kv_headwise_setup> make(const llama_model & model, const llama_context_params & params, const llama_cparams & cparams);
+    // Throws std::runtime_error with the reason when the policy cannot be used. Turns flash attention on where it was left open and
+    // a group needs it.
+    static std::unique_ptr<llama_kv_headwise_setup> make(const llama_model & model, const llama_context_params & params, llama_cparams & cparams);
 };
 
 ggml_type llama_kv_headwise_ggml_type(hwkv_type type);

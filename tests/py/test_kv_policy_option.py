@@ -31,7 +31,8 @@ def run(*args, env=None, timeout=120):
 @pytest.mark.parametrize("tool", TOOLS)
 def test_help_names_the_options(program, tool):
     text = run(program(tool), "--help").stdout
-    for option in ("--kv-policy ", "--kv-policy-point", "--kv-policy-rollback", "--kv-policy-strict", "--kv-policy-dry-run", "LLAMA_ARG_KV_POLICY"):
+    for option in ("--kv-policy ", "--kv-policy-point", "--kv-policy-rollback", "--kv-policy-strict", "--kv-policy-allow-cpu", "--kv-policy-dry-run",
+                   "LLAMA_ARG_KV_POLICY"):
         assert option in text
 
 

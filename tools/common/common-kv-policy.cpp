@@ -17,10 +17,11 @@
 #include <stdexcept>
 
 void common_kv_policy::apply(llama_context_params & cparams, int32_t n_draft_max) const {
-    cparams.kv_policy          = path.empty()  ? nullptr : path.c_str();
-    cparams.kv_policy_point    = point.empty() ? nullptr : point.c_str();
-    cparams.kv_policy_rollback = std::max(rollback, n_draft_max + 1);
-    cparams.kv_policy_strict   = strict;
+    cparams.kv_policy           = path.empty()  ? nullptr : path.c_str();
+    cparams.kv_policy_point     = point.empty() ? nullptr : point.c_str();
+    cparams.kv_policy_rollback  = std::max(rollback, n_draft_max + 1);
+    cparams.kv_policy_strict    = strict;
+    cparams.kv_policy_allow_cpu = allow_cpu;
 }
 
 static const double MiB = 1024.0*1024.0;
@@ -247,4 +248,11 @@ void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) 
             params.kv_policy.strict = true;
         }
     ).set_env("LLAMA_ARG_KV_POLICY_STRICT"));
+    add_opt(common_arg(
+        {"--kv-policy-allow-cpu"},
+        "let the CPU attend to windows that their device cannot, with a copy of the cells at every step (default: refuse to start)",
+        [](common_params & params) {
+            params.kv_policy.allow_cpu = true;
+        }
+    ).set_env("LLAMA_ARG_KV_POLICY_ALLOW_CPU"));
 }

@@ -16,9 +16,10 @@ struct llama_model_params;
 struct common_kv_policy {
     std::string path;
     std::string point;
-    int32_t     rollback = 64;
-    bool        strict   = false;
-    bool        dry_run  = false;
+    int32_t     rollback  = 64;
+    bool        strict    = false;
+    bool        allow_cpu = false;
+    bool        dry_run   = false;
 
     int32_t checkpoint_mib = -1; // llama-server's context checkpoints, -1: half of what the policy saves
 
