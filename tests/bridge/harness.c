@@ -48,13 +48,14 @@ struct llama_context * make_context(struct llama_model * model, const struct opt
     p.n_threads_batch    = opt->n_threads;
     p.type_k             = opt->type_k;
     p.type_v             = opt->type_v;
-    p.flash_attn_type    = opt->flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    p.flash_attn_type    = opt->flash_attn_auto ? LLAMA_FLASH_ATTN_TYPE_AUTO : opt->flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.kv_unified         = opt->kv_unified;
     p.swa_full           = opt->swa_full;
     p.offload_kqv        = !opt->cache_on_host;
     p.kv_policy          = opt->plain ? NULL : opt->policy;
     p.kv_policy_point    = opt->plain ? NULL : opt->point;
     p.kv_policy_rollback = opt->rollback;
+    p.kv_policy_allow_cpu = opt->allow_cpu;
     struct llama_context * ctx = policy ? llama_kv_policy_init_from_model(model, p, policy, 0) : llama_init_from_model(model, p);
     if (!ctx) {
         die("cannot create the context");

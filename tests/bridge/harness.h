@@ -7,6 +7,7 @@
 #ifndef HARNESS_H
 #define HARNESS_H
 
+#include "devices.h"
 #include "hwkv.h"
 #include "llama.h"
 
@@ -17,6 +18,7 @@ struct options {
     enum ggml_type type_k;
     enum ggml_type type_v;
     bool     flash_attn;
+    bool     flash_attn_auto; // left to llama.cpp; the reference has it
     bool     kv_unified;
     bool     swa_full;
     bool     copies;       // among the random operations
@@ -37,6 +39,8 @@ struct options {
     const char * types;    // of the heads in turn, instead of the cache's: "f16,q4_0"
     int32_t  n_gpu_layers; // -1: all
     bool     cache_on_host;
+    bool     allow_cpu;    // to attend where the device cannot
+    struct device_options device;
     struct llama_model * host; // the model without devices: the reference writes masks into the memory of the host
     int32_t  type_error;   // the reference gives each head the type of the so many-th after it: then the comparison must fail
 };

@@ -8,13 +8,12 @@
 //   plan     what is allocated against what was predicted
 //   image    a batch whose tokens see each other, with and without the policy (no reference)
 //   growth   memory of the graphs before and after prompts of many lengths (no reference)
+// --fake N adds devices without hardware, --rpc LIST those of servers, --device LIST picks some, -sm and -ot PATTERN (to the host) spread the model.
 // --types LIST gives the heads cache types of their own, in turn, which no policy file can do.
 // --window-error N makes the finite windows of the reference longer, --type-error N gives the types to other heads, --plain on takes the policy from the context only: to see
 // that a comparison can fail, and what llama.cpp's own cache does with the same operations.
 
 #include "harness.h"
-
-#include "ggml-backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +46,7 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "--point") == 0) { opt->point    = value; }
         else if (strcmp(key, "-ctk")  == 0) { opt->type_k     = type_from_name(value); }
         else if (strcmp(key, "-ctv")  == 0) { opt->type_v     = type_from_name(value); }
-        else if (strcmp(key, "-fa")   == 0) { opt->flash_attn = strcmp(value, "on") == 0; }
+        else if (strcmp(key, "-fa")   == 0) { opt->flash_attn = strcmp(value, "off") != 0; opt->flash_attn_auto = strcmp(value, "auto") == 0; }
         else if (strcmp(key, "-kvu")  == 0) { opt->kv_unified = strcmp(value, "on") == 0; }
         else if (strcmp(key, "--swa-full") == 0) { opt->swa_full = strcmp(value, "on") == 0; }
         else if (strcmp(key, "-c")    == 0) { opt->n_ctx      = (uint32_t) atoi(value); }
@@ -69,20 +68,12 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "-ngl")  == 0) { opt->n_gpu_layers = atoi(value); }
         else if (strcmp(key, "-nkvo") == 0) { opt->cache_on_host = strcmp(value, "on") == 0; }
         else if (strcmp(key, "-s")    == 0) { opt->seed       = (uint32_t) atoi(value); }
-        else {
+        else if (strcmp(key, "--allow-cpu") == 0) { opt->allow_cpu = strcmp(value, "on") == 0; }
+        else if (!device_option(&opt->device, key, value)) {
             fprintf(stderr, "bridge-test: unknown option %s\n", key);
             exit(2);
         }
     }
-}
-
-static bool has_gpu(void) {
-    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
-        if (ggml_backend_dev_type(ggml_backend_dev_get(i)) != GGML_BACKEND_DEVICE_TYPE_CPU) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static struct llama_model * load_model(const struct options * opt, struct llama_model_params params) {
@@ -105,16 +96,19 @@ int main(int argc, char ** argv) {
     parse(&opt, argc, argv);
     llama_log_set(quiet, NULL);
     llama_backend_init();
+    add_devices(&opt.device);
     struct llama_model_params mp = llama_model_default_params();
     // repacked weights round differently in batches of another size
     mp.use_extra_bufts = strcmp(argv[1], "hash") == 0;
     mp.n_gpu_layers    = opt.n_gpu_layers;
+    struct llama_model_params on_host = mp;
+    use_devices(&mp, &opt.device);
     struct llama_model * model = load_model(&opt, mp);
     opt.host = model;
-    if (has_gpu()) {
+    if (has_device()) {
         ggml_backend_dev_t none[] = { NULL };
-        mp.devices = none;
-        opt.host   = load_model(&opt, mp);
+        on_host.devices = none;
+        opt.host        = load_model(&opt, on_host);
     }
     static const struct {
         const char * name;

@@ -27,11 +27,11 @@ def program():
 
 @pytest.fixture
 def rpc_servers(program):
-    """Two rpc-server processes on this machine."""
+    """Two rpc-server processes on this machine, which compute on its CPU."""
     started = []
     for _ in range(2):
         port = free_port()
-        process = subprocess.Popen([program("rpc-server"), "-H", "127.0.0.1", "-p", str(port), "-t", "1"], stdout=subprocess.DEVNULL,
+        process = subprocess.Popen([program("rpc-server"), "-H", "127.0.0.1", "-p", str(port), "-t", "1", "-d", "CPU"], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
         started.append((process, port))
         deadline = time.monotonic() + 30

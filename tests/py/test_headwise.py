@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from bridge_bench import WINDOWS, Bench, check_f32, check_rounded
-from server_process import ServerProcess
 
 pytestmark = pytest.mark.bridge
 
@@ -227,33 +226,6 @@ def test_shifted_and_divided_positions(bench, windows, divide):
     model = bench.model("llama")
     check_f32(bench.run("shift", model, "-p", bench.mixed(model, 4, 0, windows), "-c", 512, "-ub", 32, "-n", 300, "-d", 120, "--rollback", 0,
                         *divide))
-
-
-#
-# devices
-#
-
-
-@pytest.mark.parametrize("arch", ["llama", "qwen35"])
-def test_split_over_rpc_devices(bench, program, rpc_servers, arch):
-    model = bench.model(arch)
-    policy = bench.mixed(model, 1)
-
-    def tokens(*args):
-        with ServerProcess(model, bench.folder / "rpc.log", "--kv-policy", str(policy), "-fa", "off", "-ctk", "f32", "-ctv", "f32",
-                           *args, ctx=512) as server:
-            prompt = [5 + i * 7 % 200 for i in range(300)]
-            answer = server.post("/completion", json={"prompt": prompt, "n_predict": 40, "temperature": 0, "return_tokens": True}).json()
-            return answer["tokens"], server.log()
-
-    local, _ = tokens()
-    remote, _ = tokens("--rpc", ",".join(rpc_servers), "-ngl", "99", "-sm", "layer", "-fit", "off")
-    assert len(local) == 40
-    assert remote == local
-    # the groups really are on both devices
-    plan = subprocess.run([program("llama-server"), "-m", model, "-c", "512", "-np", "1", "--kv-policy", policy, "--kv-policy-dry-run",
-                           "--rpc", ",".join(rpc_servers), "-ngl", "99", "-fit", "off"], capture_output=True, text=True, timeout=60)
-    assert all("RPC" in line for line in plan.stdout.splitlines()[1:3]), plan.stdout + plan.stderr
 
 
 #
