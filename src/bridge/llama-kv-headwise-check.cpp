@@ -93,6 +93,16 @@ static std::string describe(const hwkv_entry & entry, const llama_kv_headwise_at
             ggml_type_name(a.type_k), ggml_type_name(a.type_v), (int) a.n_cells, dims.c_str(), il, ggml_backend_dev_name(dev));
 }
 
+// what the device could do instead
+static std::string expected_of(ggml_backend_dev_t dev, const llama_kv_headwise_attn & attn, bool flash_attn) {
+    const auto types = llama_kv_headwise_types(dev, attn, flash_attn);
+    if (!types.empty()) {
+        return types + " for both";
+    }
+    const auto without = flash_attn ? llama_kv_headwise_types(dev, attn, false) : "";
+    return without.empty() ? "another device" : "-fa off with " + without;
+}
+
 void llama_kv_headwise_check_devices(const llama_kv_headwise_setup & setup, const llama_model & model, const llama_context_params & params, llama_cparams & cparams) {
     if (model.split_mode() == LLAMA_SPLIT_MODE_TENSOR) {
         throw std::runtime_error("KV policy: found -sm tensor, which spreads the heads of a layer over devices, expected -sm layer, row or none");
@@ -117,8 +127,7 @@ void llama_kv_headwise_check_devices(const llama_kv_headwise_setup & setup, cons
             return;
         }
 
-        const auto types  = llama_kv_headwise_types(dev, attn, flash_attn);
-        const auto expect = types.empty() ? std::string("another device") : types + " for both";
+        const auto expect = expected_of(dev, attn, flash_attn);
         throw std::runtime_error(format("%s, which cannot %s, expected %s, -nkvo%s", found.c_str(), stores ? "attend to them" : "store them", expect.c_str(),
                     stores ? ", or --kv-policy-allow-cpu to have the CPU attend" : " or fewer layers on it (-ngl)"));
     });
