@@ -6,7 +6,7 @@ One device is seen twice, so that two are tested where there is one. The referen
 import os
 
 import pytest
-from bridge_bench import WINDOWS, Bench, check_f32, check_rounded
+from bridge_bench import WINDOWS, Bench, check_rounded
 
 pytestmark = pytest.mark.gpu
 
@@ -49,7 +49,8 @@ def test_two_devices(bench, twice, arch, args):
 @pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
 def test_blocks_on_two_devices(bench, twice, cache_type):
     model = bench.model("gemma3")
-    check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache(cache_type), *LENGTH, *twice), 1e-4)
+    # a device rounds to 4 bits at other places than the CPU
+    check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache(cache_type), *LENGTH, *twice), 1e-3 if cache_type == "q4_0" else 2e-5)
 
 
 @pytest.mark.parametrize("unified", ["on", "off"])
@@ -82,7 +83,7 @@ def test_weights_on_the_device_and_the_cache_on_the_host(bench, arch):
     args = ("-p", bench.base(model), *cache("f16"), "-c", 4096, "-ub", 32)
     # the device is given whole blocks of cells there too
     assert bench.run("plan", model, *args, "-nkvo", "on")["predicted"] == bench.run("plan", model, *args)["predicted"]
-    check_f32(bench.run("run", model, "-p", bench.mixed(model, 5), *LENGTH, "-nkvo", "on", "-ub", 200))
+    check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache("f16"), *LENGTH, "-nkvo", "on", "-ub", 200), 2e-5)
 
 
 #
