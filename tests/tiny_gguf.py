@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,7 +44,12 @@ class Config:
     k_is_v: bool = False    # gemma4: the full-attention layers have no V projection, V is K before norm and RoPE
     n_nextn: int = 0        # qwen3next, qwen35: MTP layers after the trunk
     only_text: bool = False # qwen2: its output has a bias, so that it writes nothing but ASCII and never ends by itself
+    rope_dim: int = 0       # qwen3next, qwen35: of a head's dims, those that are rotated, 0: half of them
+    n_head_linear_k: int = 2  # qwen3next, qwen35: heads of the linear layers
+    n_head_linear_v: int = 4
+    head_dim_linear: int = 64
     dtype: str = "f32"      # of the matrices: f32 or f16
+    hollow: bool = False    # tensors have shapes, but the file has a hole for their data: for what only asks for sizes
     name: str = "tiny"
 
 
@@ -64,6 +70,23 @@ DEFAULTS = {
 }
 
 ARCHS = tuple(DEFAULTS)
+
+# The paper's models in their real shapes, but for a small vocabulary and, where data is wanted, PAPER_NARROW.
+PAPER = {
+    "Qwen3.5-9B": ("qwen35", Config(
+        n_layer=32, interval=4, n_embd=4096, n_ff=12288, n_head=16, n_head_kv=4, head_dim=256, rope_dim=64,
+        n_head_linear_k=16, n_head_linear_v=32, head_dim_linear=128, n_ctx_train=262144, dtype="f16", name="Qwen3.5-9B")),
+    "Qwen3.6-27B": ("qwen35", Config(
+        n_layer=64, interval=4, n_embd=5120, n_ff=17408, n_head=24, n_head_kv=4, head_dim=256, rope_dim=64,
+        n_head_linear_k=16, n_head_linear_v=48, head_dim_linear=128, n_ctx_train=262144, dtype="f16", name="Qwen3.6-27B")),
+    "Qwen3.6-35B-A3B": ("qwen35moe", Config(
+        n_layer=40, interval=4, n_embd=2048, n_ff=512, n_head=16, n_head_kv=2, head_dim=256, rope_dim=64, n_expert=256, n_expert_used=8,
+        n_head_linear_k=16, n_head_linear_v=32, head_dim_linear=128, n_ctx_train=262144, dtype="f16", name="Qwen3.6-35B-A3B")),
+    "Gemma4-31B": ("gemma4", Config(
+        n_layer=60, interval=6, n_embd=5376, n_ff=21504, n_head=32, n_head_kv=4, head_dim=512, n_head_kv_swa=16, head_dim_swa=256, swa=1024,
+        n_shared=0, k_is_v=True, n_ctx_train=262144, dtype="f16", name="Gemma4-31B")),
+}
+PAPER_NARROW = {"n_embd": 8, "n_ff": 8, "dtype": "f32"}
 
 
 def full_layers(arch: str, config: Config | None = None) -> list[int]:
@@ -95,9 +118,15 @@ class _Writer:
     def f32(self, key: str, value: float) -> None:
         self.gguf.add_float32(f"{self.arch}.{key}", value)
 
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: type, make: Callable[[], np.ndarray]) -> None:
+        if self.config.hollow:
+            self.gguf.add_tensor_info(name, shape, np.dtype(dtype), int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        else:
+            self.gguf.add_tensor(name, make().astype(dtype))
+
     def matrix(self, name: str, n_in: int, n_out: int, *more: int, scale: float = 1.0) -> None:
-        data = self.rng(name).standard_normal((*more, n_out, n_in)) * scale / np.sqrt(n_in)
-        self.gguf.add_tensor(name, data.astype(np.float16 if self.config.dtype == "f16" else np.float32))
+        dtype = np.float16 if self.config.dtype == "f16" else np.float32
+        self.tensor(name, (*more, n_out, n_in), dtype, lambda: self.rng(name).standard_normal((*more, n_out, n_in)) * scale / np.sqrt(n_in))
 
     def bias(self, name: str, *shape: int) -> None:
         self.vector(name, 0.1 * self.rng(name).standard_normal(shape))
@@ -106,7 +135,18 @@ class _Writer:
         self.vector(name, scale * (1.0 + 0.1 * self.rng(name).standard_normal(n)))
 
     def vector(self, name: str, data: np.ndarray) -> None:
-        self.gguf.add_tensor(name, data.astype(np.float32))
+        self.tensor(name, data.shape, np.float32, lambda: data)
+
+    def write(self) -> None:
+        self.gguf.write_header_to_file()
+        self.gguf.write_kv_data_to_file()
+        if not self.config.hollow:
+            self.gguf.write_tensors_to_file()
+            return
+        self.gguf.write_ti_data_to_file()
+        file = self.gguf.fout[0]
+        self.gguf.write_padding(file, file.tell())
+        file.truncate(file.tell() + sum(self.gguf.ggml_pad(info.nbytes, self.gguf.data_alignment) for info in self.gguf.tensors[0].values()))
 
 
 def _vocab() -> tuple[list[bytes], list[float], list[int]]:
@@ -310,11 +350,12 @@ def _write_delta_net(w: _Writer, il: int, state: int, n_k: int, n_v: int, conv: 
 
 def _write_qwen35(w: _Writer, n_vocab: int) -> None:
     c = w.config
-    state, n_k, n_v, conv = 64, 2, 4, 4
+    state, n_k, n_v, conv = c.head_dim_linear, c.n_head_linear_k, c.n_head_linear_v, 4
+    rope_dim = c.rope_dim or c.head_dim // 2
     _write_attention_keys(w)
-    w.u32("rope.dimension_count", c.head_dim // 2)
+    w.u32("rope.dimension_count", rope_dim)
     if w.arch != "qwen3next":
-        w.gguf.add_array(f"{w.arch}.rope.dimension_sections", [6, 5, 5, 0])
+        w.gguf.add_array(f"{w.arch}.rope.dimension_sections", [*((rope_dim // 2 + more) // 3 for more in (2, 1, 0)), 0])
     if c.n_expert:
         w.u32("expert_shared_feed_forward_length", c.n_ff)
     w.u32("full_attention_interval", c.interval)
@@ -447,12 +488,16 @@ def make_model(path: str | Path, arch: str, seed: int = 0, **options) -> Config:
     w = _Writer(part, arch, seed, config)
     n_vocab = _write_common(w)
     _WRITERS[arch](w, n_vocab)
-    w.gguf.write_header_to_file()
-    w.gguf.write_kv_data_to_file()
-    w.gguf.write_tensors_to_file()
+    w.write()
     w.gguf.close()
     part.replace(path)
     return config
+
+
+def make_paper_model(path: str | Path, name: str, **options) -> Config:
+    """Write a model of PAPER."""
+    arch, config = PAPER[name]
+    return make_model(path, arch, **{**vars(config), **options})
 
 
 def main() -> None:

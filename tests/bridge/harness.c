@@ -43,7 +43,7 @@ struct llama_context * make_context(struct llama_model * model, const struct opt
     p.n_batch            = opt->n_ctx;
     p.n_ubatch           = opt->n_ubatch;
     p.n_seq_max          = opt->n_seq_max;
-    p.n_outputs_max      = opt->n_ctx;
+    p.n_outputs_max      = opt->n_outputs ? opt->n_outputs : opt->n_ctx;
     p.n_threads          = opt->n_threads;
     p.n_threads_batch    = opt->n_threads;
     p.type_k             = opt->type_k;

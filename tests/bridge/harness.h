@@ -41,6 +41,8 @@ struct options {
     bool     cache_on_host;
     bool     allow_cpu;    // to attend where the device cannot
     struct device_options device;
+    bool     no_alloc;     // sizes only: neither weights nor cache nor graphs get memory
+    uint32_t n_outputs;    // tokens of a batch that get logits, 0: all
     struct llama_model * host; // the model without devices: the reference writes masks into the memory of the host
     int32_t  type_error;   // the reference gives each head the type of the so many-th after it: then the comparison must fail
 };
@@ -108,6 +110,9 @@ void compare_logits(struct difference * d, const float * a, const float * b, int
 
 // One batch of tokens of one sequence; logits for the last n_out. Returns llama_decode's status.
 int decode_tokens(struct llama_context * ctx, const llama_token * tokens, int32_t n, llama_pos pos, llama_seq_id seq, int32_t n_out);
+
+// Prints a JSON array: for every kind of memory its name, whether it is the host's, and the bytes of weights, context and graphs.
+void print_memory(const struct llama_context * ctx);
 
 llama_token * random_tokens(const struct llama_model * model, int32_t n, uint32_t seed);
 enum ggml_type type_from_name(const char * name); // exits with 2 if ggml has none

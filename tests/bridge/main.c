@@ -5,7 +5,7 @@
 //   greedy   greedy tokens after a text
 //   hash     a hash of all logits, with or without a policy (no reference)
 //   shift    the front of the context is dropped and the rest moved up, or all positions are divided (--div)
-//   plan     what is allocated against what was predicted
+//   plan     what is allocated against what was predicted, by device; with --no-alloc on what would be
 //   image    a batch whose tokens see each other, with and without the policy (no reference)
 //   growth   memory of the graphs before and after prompts of many lengths (no reference)
 // --fake N adds devices without hardware, --rpc LIST those of servers, --device LIST picks some, -sm and -ot PATTERN (to the host) spread the model.
@@ -67,6 +67,8 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "--type-error") == 0) { opt->type_error = atoi(value); }
         else if (strcmp(key, "-ngl")  == 0) { opt->n_gpu_layers = atoi(value); }
         else if (strcmp(key, "-nkvo") == 0) { opt->cache_on_host = strcmp(value, "on") == 0; }
+        else if (strcmp(key, "--no-alloc") == 0) { opt->no_alloc = strcmp(value, "on") == 0; }
+        else if (strcmp(key, "--outputs") == 0) { opt->n_outputs = (uint32_t) atoi(value); }
         else if (strcmp(key, "-s")    == 0) { opt->seed       = (uint32_t) atoi(value); }
         else if (strcmp(key, "--allow-cpu") == 0) { opt->allow_cpu = strcmp(value, "on") == 0; }
         else if (!device_option(&opt->device, key, value)) {
@@ -101,11 +103,13 @@ int main(int argc, char ** argv) {
     // repacked weights round differently in batches of another size
     mp.use_extra_bufts = strcmp(argv[1], "hash") == 0;
     mp.n_gpu_layers    = opt.n_gpu_layers;
+    mp.no_alloc        = opt.no_alloc;
+    mp.load_mode       = opt.no_alloc ? LLAMA_LOAD_MODE_NONE : mp.load_mode;
     struct llama_model_params on_host = mp;
     use_devices(&mp, &opt.device);
     struct llama_model * model = load_model(&opt, mp);
     opt.host = model;
-    if (has_device()) {
+    if (has_device() && !opt.no_alloc) {
         ggml_backend_dev_t none[] = { NULL };
         on_host.devices = none;
         opt.host        = load_model(&opt, on_host);

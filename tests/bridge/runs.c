@@ -45,8 +45,10 @@ int run_compare(struct llama_model * model, const struct options * opt) {
 int run_plan(struct llama_model * model, const struct options * opt) {
     struct llama_context   * ctx  = make_context(model, opt, NULL);
     const struct hwkv_plan * plan = llama_kv_policy_plan(ctx);
-    printf("{\"predicted\": %llu, \"plain\": %llu, \"cache\": %zu}\n", plan ? (unsigned long long) hwkv_plan_size(plan) : 0ull,
+    printf("{\"predicted\": %llu, \"plain\": %llu, \"cache\": %zu, \"memory\": ", plan ? (unsigned long long) hwkv_plan_size(plan) : 0ull,
            plan ? (unsigned long long) hwkv_plan_size_plain(plan) : 0ull, llama_kv_policy_cache_size(ctx));
+    print_memory(ctx);
+    printf("}\n");
     llama_free(ctx);
     return 0;
 }
