@@ -16,10 +16,11 @@ from pathlib import Path
 
 from ..arguments import positive
 from ..core import ROOT, Failure, exit_code, going_on, say, write_whole
+from ..devices import memory_of
 from ..markdown import table
 from ..provenance import machine, provenance
 from ..store import Store
-from .systems_run import (OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure, methods_of, policy_hash,
+from .systems_run import (OutOfMemory, add_options, check_options, checkpoint_text, measure, methods_of, policy_hash,
                           read_prompt, setting, text_record)
 
 
@@ -139,7 +140,7 @@ def write(options, found, seconds):
 
 def run(options):
     check_options(options)
-    gpu = has_gpu()
+    gpu = memory_of(options.server)
     if options.limit is None and options.resident is None and not gpu:
         raise Failure("found no GPU, expected --resident MIB or --limit MIB", code=2)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 For every context C a fresh llama-server gets a prompt of C - 128 tokens and writes 128 greedily; 127 intervals between them are
 timed. Three repetitions, the order of the caches turned round each time. Throughput is all tokens by all time, memory the
-median of the peaks: of the GPU where there is one, else of the process. After Ctrl-C or a kill the same command goes on.
+median of the peaks: of the GPU where there is one that tells (nvidia-smi, or what ggml reports as free), else of the process. After Ctrl-C or a kill the same command goes on.
 Exit code: 0 everything measured (running out of memory is a result), 1 something failed, 2 usage.
 """
 
@@ -14,13 +14,14 @@ from pathlib import Path
 
 from ..arguments import lengths
 from ..core import ROOT, Failure, exit_code, going_on, say, write_whole
+from ..devices import memory_of
 from ..markdown import failures_text, number
 from ..markdown import table as markdown_table
 from ..plots.figure import new_figure, png_bytes
 from ..progress import Steps
 from ..provenance import machine, provenance
 from ..store import Store
-from .systems_run import (N_PREDICT, OutOfMemory, add_options, check_options, checkpoint_text, has_gpu, measure, methods_of, policy_hash,
+from .systems_run import (N_PREDICT, OutOfMemory, add_options, check_options, checkpoint_text, measure, meter_name, methods_of, policy_hash,
                           read_prompt, setting, text_record)
 
 PAPER = [8192, 16384, 32768, 65536, 98304, 114688, 131072]
@@ -61,7 +62,7 @@ def run_one(options, prompt, n_ctx, method, i, gpu):
 def summarise(records):
     """Pooled figures of the repetitions of one context and cache."""
     good = [record for record in records if "prompt_ms" in record]
-    memory = "peak_device" if good and good[0]["peak_device"] is not None else "peak_rss"
+    memory = "peak_device" if good and all(record["peak_device"] is not None for record in good) else "peak_rss"
     return {
         "n": len(good), "out_of_memory": sum("out_of_memory" in record for record in records), "failed": sum("error" in record for record in records),
         "prefill": 1000 * sum(record["prompt_n"] for record in good) / sum(record["prompt_ms"] for record in good) if good else None,
@@ -104,8 +105,17 @@ def draw(cells, contexts, names):
     return png_bytes(figure, 110)
 
 
+def memory_text(data):
+    """What the peaks of the table are of."""
+    if not data["gpu"]:
+        return "resident memory of the server"
+    if any(cell["memory"] == "peak_device" for cell in data["cells"]):
+        return f"GPU memory in use, of all processes, as {data['gpu']} reports it"
+    return f"resident memory of the server; the GPU's is not there, as what {data['gpu']} reports did not change"
+
+
 def markdown_of(data):
-    memory = "GPU memory in use" if data["gpu"] else "resident memory of the server"
+    memory = memory_text(data)
     cells = {(cell["context"], cell["method"]): cell for cell in data["cells"]}
     return (f"Prompt of C - {N_PREDICT} tokens, {N_PREDICT} greedy tokens, {N_PREDICT - 1} timed intervals; fresh server for each of {data['repetitions']} "
             f"repetitions, caches in turns; F16, batch 2048, microbatch 512. Throughput is pooled, memory the median peak ({memory}).\n\n"
@@ -117,7 +127,7 @@ def write(options, methods, records, gpu):
              for n_ctx in options.contexts for method in methods}
     names = [method.name for method in methods]
     data = {"benchmark": "systems", "model": options.model.name, "policy_sha256": policy_hash(options), "text": text_record(options), "contexts": options.contexts,
-            "methods": names, "repetitions": options.repetitions, "gpu": gpu, "threads": options.threads,
+            "methods": names, "repetitions": options.repetitions, "gpu": meter_name(gpu), "threads": options.threads,
             "cells": [{"context": n_ctx, "method": name, **cell} for (n_ctx, name), cell in cells.items()], "records": records,
             "machine": machine(), "provenance": provenance("scripts/bench")}
     markdown = f"# Systems: {options.model.name}\n\n" + markdown_of(data) + f"\nCommit {data['provenance']['commit']}; `{data['provenance']['command']}`\n"
@@ -133,7 +143,7 @@ def write(options, methods, records, gpu):
 
 def run(options):
     check_options(options)
-    gpu = has_gpu()
+    gpu = memory_of(options.server)
     methods = methods_of(options)
     options.out.mkdir(parents=True, exist_ok=True)
     store = Store(options.out / "results.jsonl", setting(options, gpu, "systems"), wait=15)

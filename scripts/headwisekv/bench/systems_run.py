@@ -2,15 +2,13 @@
 
 import re
 import shlex
-import shutil
-import subprocess
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..arguments import positive, words
 from ..core import ROOT, Failure, read_text, sha256_file
+from ..devices import Peak
 from ..programs import check_program, policy_arguments
 from ..provenance import program_hash
 from ..server import Ended, Server
@@ -92,43 +90,16 @@ def policy_hash(options):
     return sha256_file(options.policy) if options.policy else None
 
 
+def meter_name(gpu):
+    """For results: which tool tells of the GPU's memory, False without a GPU."""
+    return gpu.name if gpu else False
+
+
 def setting(options, gpu, benchmark, **more):
     """What a result depends on: a run goes on only where all of it is as before."""
     return {"benchmark": benchmark, "version": 1, "model": options.model.name, "model_bytes": options.model.stat().st_size,
-            "policy": policy_hash(options), "server": program_hash(options.server), "threads": options.threads, "gpu": gpu,
+            "policy": policy_hash(options), "server": program_hash(options.server), "threads": options.threads, "gpu": meter_name(gpu),
             "server_args": options.server_args, **more}
-
-
-def has_gpu():
-    if not shutil.which("nvidia-smi"):
-        return False
-    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    return done.returncode == 0 and "GPU " in done.stdout
-
-
-class DevicePeak:
-    """Highest memory in use of all NVIDIA GPUs together while the block runs, in bytes; None without one."""
-
-    def __init__(self, gpu):
-        self.gpu, self.peak, self.end = gpu, None, threading.Event()
-
-    def __enter__(self):
-        if self.gpu:
-            self.thread = threading.Thread(target=self.watch, daemon=True)
-            self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        if self.gpu:
-            self.end.set()
-            self.thread.join()
-
-    def watch(self):
-        while not self.end.wait(0.05):
-            done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
-            if done.returncode == 0:
-                used = sum(int(line) for line in done.stdout.split()) * 2**20
-                self.peak = max(self.peak or 0, used)
 
 
 def server_arguments(options, method, n_ctx, gpu):
@@ -176,7 +147,7 @@ def measure(options, method, prompt, n_ctx, log_path, gpu, limit=None, resident=
     server = Server(options.server, server_arguments(options, method, n_ctx, gpu), log_path, f"{method.name}, {n_ctx}", limit, resident)
     start = time.monotonic()
     try:
-        with DevicePeak(gpu) as device, server:
+        with Peak(gpu) as device, server:
             ready = time.monotonic()
             size = kv_bytes(server)
             timings = ask_once(server, options, prompt, n_ctx)
