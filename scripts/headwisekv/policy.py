@@ -64,6 +64,11 @@ def uniform(policy, ie):
     return [[ie] * n for n in heads(policy)]
 
 
+def even_deck(policy, n_entry):
+    """A card for each head, every entry as often as the others."""
+    return [i % n_entry for i in range(sum(heads(policy)))]
+
+
 def deal(policy, deck, seed):
     """The cards of a deck, one for each head, shuffled."""
     deck = list(deck)

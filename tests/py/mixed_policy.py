@@ -17,10 +17,8 @@ def mixed_policy(base, out, windows, seed, sinks=0):
     """Each of `windows` and full as often as the others, dealt to the heads by `seed`."""
     policy = policies.read(base)
     codebook = [*sorted(windows), FULL]
-    n_unit = sum(policies.heads(policy))
     # dealt, not drawn: a model with few heads has all of them too
-    deck = (list(range(len(codebook))) * (n_unit // len(codebook) + 1))[:n_unit]
-    return _write(policy, out, "mixed", codebook, policies.deal(policy, deck, seed), sinks)
+    return _write(policy, out, "mixed", codebook, policies.deal(policy, policies.even_deck(policy, len(codebook)), seed), sinks)
 
 
 def _write(policy, out, name, codebook, rows, sinks):

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 from server_process import ROOT, need_program
 
-from headwisekv import fetch_command, models
+from headwisekv import fetch_command, models, smoke
 from headwisekv.bench import capacity, systems, systems_run
 from headwisekv.evaluate import __main__ as cli
+from headwisekv.paper import page as paper_page
 
 EVALUATION = ("docs/evaluation.md", "docs/reproduce.md")
-PAGES = ("README.md", "policies/README.md", "tools/seqcalib/README.md", "tools/kv-verify/README.md", "tools/kv-policy/README.md", *EVALUATION)
+PAGES = ("README.md", "policies/README.md", "tools/seqcalib/README.md", "tools/kv-verify/README.md", "tools/kv-policy/README.md", "docs/paper-scale.md", *EVALUATION)
 FOLDERS = ("docs", "ggml", "models", "policies", "scripts", "src", "tests", "tools")
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
-OF_OTHERS = {"cmake", "cd", "pip", "lm_eval", "tau2", "scripts/setup", "MODEL="}  # not ours to check
+OF_OTHERS = {"cmake", "cd", "pip", "lm_eval", "tau2", "nsys", "scripts/setup", "MODEL="}  # not ours to check
 
 
 def commands(page):
@@ -50,6 +51,10 @@ def parse(words):
         systems.parse_args(words[2:])
     elif words[:2] == ["scripts/bench", "capacity"]:
         capacity.parse_args(words[2:])
+    elif name == "scripts/gpu-smoke":
+        smoke.parse_args(["--model", "m", *arguments])
+    elif name == "scripts/paper-scale":
+        paper_page.parse_args(arguments)
     else:
         return False
     return True

@@ -126,12 +126,16 @@ def text_of(folder, device=None):
             return tables(folder, Path(scratch), rpc.options)
 
 
-def main(arguments=None):
+def parse_args(arguments=None):
     parser = argparse.ArgumentParser(prog="scripts/paper-scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin", metavar="DIR", help="default: build/bin")
     parser.add_argument("--device", choices=["rpc", "local"], default="rpc", help="default: rpc")
     parser.add_argument("--into", type=Path, metavar="FILE", help="a document to put the tables into (default: stdout)")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    options = parse_args(arguments)
 
     def work():
         text = text_of(options.programs, options.device)

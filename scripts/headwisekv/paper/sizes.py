@@ -77,7 +77,7 @@ def rows_of(base, kind):
         return policies.uniform(base, 0)
     if kind == "layers":
         return [[jl % n_entry] * n for jl, n in enumerate(heads)]
-    deck = [i % n_entry for i in range(sum(heads))] if kind == "heads" else deck_of(kind, sum(heads))
+    deck = policies.even_deck(base, n_entry) if kind == "heads" else deck_of(kind, sum(heads))
     return policies.deal(base, deck, SEED)
 
 
