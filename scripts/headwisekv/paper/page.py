@@ -20,6 +20,7 @@ from . import sizes
 
 MARKS = ("<!-- paper-scale: begin -->", "<!-- paper-scale: end -->")
 MIB = 2**20
+ON_CPU = ("-ngl", 0, "-nkvo", "on")  # options of bridge-test, for a build that has devices too
 
 # the paper's R of every model at 131,072 tokens, and for Qwen3.5-9B the one it has measured peaks for too
 SHARES = (("Qwen3.5-9B", 0.5801), ("Qwen3.5-9B", 0.5371), ("Qwen3.6-27B", 0.6895), ("Qwen3.6-35B-A3B", 0.7438), ("Gemma4-31B", 0.9189))
@@ -44,15 +45,14 @@ class Measured:
         names = list(dict.fromkeys(name for name, _ in SHARES))
         steps = Steps(3 * len(names) + 1, "models")
         self.models, self.plain, self.plain_cpu, self.windows, self.windows_cpu = {}, {}, {}, {}, {}
-        on_host = ("-ngl", 0, "-nkvo", "on")
         for name in names:
             model = self.models[name] = sizes.model_of(folder, scratch, name)
             self.plain[name] = sizes.measure(folder, scratch, model, None, device)
-            self.plain_cpu[name] = sizes.measure(folder, scratch, model, None, on_host if not device else ())
+            self.plain_cpu[name] = sizes.measure(folder, scratch, model, None, ON_CPU)
             steps.step()
         for name, share in SHARES:
             self.windows[name, share] = sizes.measure(folder, scratch, self.models[name], share, device)
-            self.windows_cpu[name, share] = sizes.measure(folder, scratch, self.models[name], share, on_host if not device else ())
+            self.windows_cpu[name, share] = sizes.measure(folder, scratch, self.models[name], share, ON_CPU)
             steps.step()
         self.attention = sizes.model_of(folder, scratch, "attention")
         self.bars = {kind: sizes.measure(folder, scratch, self.attention, kind, device) for kind in (None, *BARS)}
