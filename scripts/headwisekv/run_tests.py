@@ -39,7 +39,7 @@ SANITIZER_OPTIONS = {
 
 
 # only these have tests that need a device
-GPU_BUILD = ["binaries", "bridge-test", "llama-seqcalib", "llama-kv-policy", "llama-kv-verify"]
+GPU_BUILD = ["binaries", "rpc-server", "bridge-test", "llama-seqcalib", "llama-kv-policy", "llama-kv-verify"]
 
 
 class Suite:
