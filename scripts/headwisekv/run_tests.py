@@ -28,6 +28,8 @@ SANITIZED_WITHOUT = [
     "test_no_second_copy_of_a_checkpoint_is_made",
     # minutes a prompt on the default model without optimisation
     "test_default_model", "test_default_model_greedy",
+    # ggml: `assert(scale > 0)` of rms_norm ends a debug build where the rows of a file were altered to what is no number
+    "test_anything",
     # llama.cpp: `assert(found)` in llama_sampler_dist_apply ends a debug build on scores that are infinite
     "test_odd_numbers_and_unknown_fields_are_taken",
 ]

@@ -7,6 +7,7 @@
 #include "llama-graph.h"
 #include "llama-impl.h"
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_set>
 #include <vector>
@@ -177,7 +178,7 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
     std::vector<ggml_tensor *> inputs;
     for (auto * node : nodes) {
         for (auto * s : node->src) {
-            if (s && s->op == GGML_OP_NONE && (s->flags & GGML_TENSOR_FLAG_INPUT)) {
+            if (s && s->op == GGML_OP_NONE && (s->flags & GGML_TENSOR_FLAG_INPUT) && std::find(inputs.begin(), inputs.end(), s) == inputs.end()) {
                 inputs.push_back(s);
             }
         }
@@ -190,7 +191,8 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
 
     ggml_graph_clear(gf);
     for (auto * inp : inputs) {
-        ggml_build_forward_expand(gf, inp);
+        // a node reads each: ggml does not notice that a tensor has grown which nobody reads
+        ggml_build_forward_expand(gf, ggml_view_1d(res.get_ctx(), inp, inp->ne[0], 0));
     }
     for (size_t i = i_first; i < i_fattn + part.attend; ++i) {
         if (nodes[i]->flags & GGML_TENSOR_FLAG_COMPUTE) {
