@@ -63,12 +63,17 @@ struct llama_context * make_context(struct llama_model * model, const struct opt
     return ctx;
 }
 
-// A device's own buffers grow with the first large batch. Mesa's software device crashes when that comes after a small one.
+// A device's own buffers grow with the largest batch, and with small ones at the end of a long sequence. Mesa's software device crashes
+// when they do while they are in use.
 static void warm_up(struct llama_context * ctx, const struct llama_model * model, const struct options * opt) {
     const int32_t n = (int32_t) llama_n_ctx_seq(ctx);
     llama_token * tokens = random_tokens(model, n, opt->seed);
-    if (decode_tokens(ctx, tokens, n, 0, 0, 1) != 0) {
-        die("cannot decode");
+    int32_t at = 0;
+    for (int32_t part = n - 32; part > 0 && at + part <= n; part = part > 16 ? 16 : part / 2) {
+        if (decode_tokens(ctx, tokens + at, part, at, 0, 1) != 0) {
+            die("cannot decode");
+        }
+        at += part;
     }
     llama_memory_clear(llama_get_memory(ctx), true);
     free(tokens);

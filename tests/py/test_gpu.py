@@ -13,10 +13,10 @@ from bridge_bench import WINDOWS, Bench, check_rounded
 pytestmark = pytest.mark.gpu
 
 ARCHS = ("llama", "gemma3", "gemma4", "qwen35", "qwen35moe", "gpt-oss")
-MEMORIES = ("llama", "gemma3", "qwen35")
 
-# rings have 256 cells: prompt and decoding both go past their end
-LENGTH = ("-c", 512, "-ub", 32, "-n", 280, "-d", 60)
+# rings have 256 cells: the prompt goes past their end. Short, as a device in software takes a tenth of a second for a token, and in
+# small batches, as some models crash it in larger ones, with llama.cpp's own cache too.
+LENGTH = ("-c", 512, "-ub", 32, "-n", 270, "-d", 12)
 
 
 def cache(type_k, type_v=None, flash_attn="on"):
@@ -37,72 +37,68 @@ def test_there_is_a_device(bench):
     assert re.search(r"Vulkan0 KV buffer size", result.stderr), result.stderr
 
 
-@pytest.mark.parametrize("cache_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch, cache_type", [*((arch, "f16") for arch in ARCHS), ("llama", "q8_0"), ("qwen35", "q8_0"), ("llama", "q4_0"), ("gemma3", "q4_0")])
 def test_archs(bench, arch, cache_type):
     model = bench.model(arch)
+    if arch == "qwen35moe":
+        plain = bench.call(bench.bridge_test, "run", "-m", model, "-p", bench.full(model), "--plain", "on", *cache(cache_type), *LENGTH, timeout=300)
+        if plain.returncode < 0:
+            pytest.skip(f"this device crashes on the experts with llama.cpp's own cache too (exit code {plain.returncode})")
     args = ("-p", bench.mixed(model, 5), *cache(cache_type), *LENGTH)
     found = bench.run("run", model, *args)
     assert found["groups"] == len(WINDOWS) + 1
     # a device rounds to 4 bits at other places than the CPU: llama.cpp's own cache is 2e-4 off as well
     check_rounded(found, 1e-3 if cache_type == "q4_0" else 2e-5)
-    if cache_type == "f16":  # one key too many is noticed
+    if (arch, cache_type) == ("llama", "f16"):  # one key too many is noticed
         assert bench.run("run", model, *args, "--window-error", 1)["max_kl"] > 1e-3
 
 
-@pytest.mark.parametrize("arch", MEMORIES)
-@pytest.mark.parametrize("sinks", [0, 4])
-@pytest.mark.parametrize("ubatch, rollback", [(33, 8), (64, 0), (200, 64), (300, 5), (1, 64)])
+@pytest.mark.parametrize("arch, sinks, ubatch, rollback", [("llama", 4, 33, 8), ("llama", 0, 300, 5), ("gemma3", 4, 200, 64), ("qwen35", 0, 64, 0), ("qwen35", 4, 200, 64)])
 def test_batches_larger_than_the_room(bench, arch, sinks, ubatch, rollback):
     model = bench.model(arch)
-    check_rounded(bench.run("run", model, "-p", bench.mixed(model, ubatch, sinks), *cache("f16"), "-c", 512, "-ub", ubatch, "-n", 400, "-d", 30,
+    check_rounded(bench.run("run", model, "-p", bench.mixed(model, ubatch, sinks), *cache("f16"), "-c", 512, "-ub", ubatch, "-n", 400, "-d", 8,
                             "--rollback", rollback), 2e-5)
 
 
-@pytest.mark.parametrize("arch", MEMORIES)
+@pytest.mark.parametrize("arch", ["llama", "qwen35"])
 def test_without_flash_attention(bench, arch):
     model = bench.model(arch)
     check_rounded(bench.run("run", model, "-p", bench.mixed(model, 3), *cache("f32", flash_attn="off"), *LENGTH), 2e-5)
 
 
-@pytest.mark.parametrize("arch", MEMORIES)
-@pytest.mark.parametrize("unified", ["on", "off"])
+@pytest.mark.parametrize("arch, unified", [("llama", "on"), ("qwen35", "off")])
 def test_random_operations(bench, arch, unified):
     """Appending, taking back, copies, shifts, saved and restored states, several sequences in a batch."""
     model = bench.model(arch)
-    found = bench.run("ops", model, "-p", bench.mixed(model, 7, sinks=0), *cache("f16"), "-kvu", unified, "-np", 3, "-c", 1536, "-ub", 48, "--ops", 60)
+    found = bench.run("ops", model, "-p", bench.mixed(model, 7, sinks=0), *cache("f16"), "-kvu", unified, "-np", 3, "-c", 768, "-ub", 48, "--ops", 40)
     check_rounded(found, 2e-5)
 
 
-@pytest.mark.parametrize("arch", MEMORIES)
-@pytest.mark.parametrize("unified", ["on", "off"])
+@pytest.mark.parametrize("arch, unified", [("llama", "off"), ("gemma3", "on")])
 def test_copies(bench, arch, unified):
     model = bench.model(arch)
-    check_rounded(bench.run("copies", model, "-p", bench.mixed(model, 7), *cache("f16"), "-kvu", unified, "-np", 4, "-c", 2048, "-ub", 64, "-n", 200, "-d", 30), 2e-5)
+    check_rounded(bench.run("copies", model, "-p", bench.mixed(model, 7), *cache("f16"), "-kvu", unified, "-np", 4, "-c", 1024, "-ub", 64, "-n", 150, "-d", 8), 2e-5)
 
 
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_shift(bench, arch):
-    model = bench.model(arch)
-    check_rounded(bench.run("shift", model, "-p", bench.mixed(model, 7, sinks=0), *cache("f16"), "-c", 512, "-ub", 64, "-n", 300, "-d", 60), 2e-5)
+def test_shift(bench):
+    model = bench.model("llama")
+    check_rounded(bench.run("shift", model, "-p", bench.mixed(model, 7, sinks=0), *cache("f16"), "-c", 512, "-ub", 64, "-n", 300, "-d", 12), 2e-5)
 
 
-@pytest.mark.parametrize("arch", MEMORIES)
-@pytest.mark.parametrize("where", [("-ngl", 3), ("-nkvo", "on"), ("-ngl", 0)])
+@pytest.mark.parametrize("arch, where", [("llama", ("-ngl", 3)), ("llama", ("-nkvo", "on")), ("llama", ("-ngl", 0)), ("qwen35", ("-ngl", 3))])
 def test_partly_on_the_device(bench, arch, where):
     model = bench.model(arch)
     check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache("f16"), *LENGTH, *where), 2e-5)
 
 
-@pytest.mark.parametrize("types", ["f16,q8_0,q4_0", "q8_0,f16"])
-@pytest.mark.parametrize("arch", MEMORIES)
+@pytest.mark.parametrize("arch, types", [("llama", "f16,q8_0,q4_0"), ("qwen35", "q8_0,f16")])
 def test_types_of_the_heads(bench, arch, types):
     model = bench.model(arch)
     # the cache of the reference keeps floats and rounds each head as its type does
     check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache("f32"), *LENGTH, "--types", types), 1e-3 if "q4_0" in types else 5e-5)
 
 
-@pytest.mark.parametrize("arch", MEMORIES)
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen35"])
 @pytest.mark.parametrize("context, ubatch", [(512, 64), (2048, 512)])
 def test_allocated_is_predicted(bench, arch, context, ubatch):
     model = bench.model(arch)

@@ -34,7 +34,5 @@ def test_batches_and_rollbacks(bench, ubatch, rollback):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("slots", ["one", "apart"])
-@pytest.mark.parametrize("arch", ["llama", "qwen35"])
-def test_prompts_of_any_length_on_a_device(bench, arch, slots):
-    check_growth(bench, arch, slots, ubatch=200, rollback=64)
+def test_prompts_of_any_length_on_a_device(bench):
+    check_growth(bench, "llama", "one", ubatch=200, rollback=64)
