@@ -8,6 +8,12 @@ from mixed_policy import full_policy, mixed_policy
 
 WINDOWS = (16, 48, 130)
 CONTEXT = 512
+MEMORIES = ("llama", "gemma3", "qwen35")  # plain, with sliding windows, hybrid
+
+
+def cache(type_k, type_v=None, flash_attn="on"):
+    """Options of bridge-test."""
+    return ("-fa", flash_attn, "-ctk", type_k, "-ctv", type_v or type_k)
 
 
 class Bench:

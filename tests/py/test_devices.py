@@ -8,19 +8,13 @@ import os
 import subprocess
 
 import pytest
-from bridge_bench import WINDOWS, Bench, check_f32, check_rounded
+from bridge_bench import MEMORIES, WINDOWS, Bench, cache, check_f32, check_rounded
 from server_process import ServerProcess
 
 pytestmark = pytest.mark.bridge
 
-MEMORIES = ("llama", "gemma3", "qwen35")
-
 # rings have 256 cells: prompt and decoding both go past their end
 LENGTH = ("-c", 512, "-ub", 32, "-n", 280, "-d", 40)
-
-
-def cache(type_k, type_v=None, flash_attn="on"):
-    return ("-fa", flash_attn, "-ctk", type_k, "-ctv", type_v or type_k)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from bridge_bench import WINDOWS, Bench, check_rounded
+from bridge_bench import WINDOWS, Bench, cache, check_rounded
 
 pytestmark = pytest.mark.gpu
 
@@ -17,10 +17,6 @@ ARCHS = ("llama", "gemma3", "gemma4", "qwen35", "qwen35moe", "gpt-oss")
 # rings have 256 cells: the prompt goes past their end. Short, as a device in software takes a tenth of a second for a token, and in
 # small batches, as some models crash it in larger ones, with llama.cpp's own cache too.
 LENGTH = ("-c", 512, "-ub", 32, "-n", 270, "-d", 12)
-
-
-def cache(type_k, type_v=None, flash_attn="on"):
-    return ("-fa", flash_attn, "-ctk", type_k, "-ctv", type_v or type_k)
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,12 @@ One device is seen twice, so that two are tested where there is one. The referen
 import os
 
 import pytest
-from bridge_bench import WINDOWS, Bench, check_rounded
+from bridge_bench import MEMORIES, WINDOWS, Bench, cache, check_rounded
 
 pytestmark = pytest.mark.gpu
 
-MEMORIES = ("llama", "gemma3", "qwen35")
-
 # rings have 256 cells: prompt and decoding both go past their end
 LENGTH = ("-c", 512, "-ub", 32, "-n", 280, "-d", 20)
-
-
-def cache(type_k, type_v=None, flash_attn="on"):
-    return ("-fa", flash_attn, "-ctk", type_k, "-ctv", type_v or type_k)
 
 
 @pytest.fixture(scope="module")

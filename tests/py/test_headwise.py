@@ -14,11 +14,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bridge_bench import WINDOWS, Bench, check_f32, check_rounded
+from bridge_bench import MEMORIES, WINDOWS, Bench, check_f32, check_rounded
 
 pytestmark = pytest.mark.bridge
 
-MEMORIES = ("llama", "gemma3", "qwen35")
 SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
