@@ -18,9 +18,10 @@ REPORTS = ROOT / "build" / "reports"
 PYTEST = [".venv/bin/python", "-m", "pytest"]
 
 # llama.cpp, bridge and server under ASan and UBSan: exactness, random operations, reuse, slot files, faults
-SANITIZED = ["tests/py/test_headwise.py", "tests/py/test_headwise_archs.py", "tests/py/test_seqcalib.py", "tools/server/tests/test_reuse.py",
-             "tools/server/tests/test_slot_files.py", "tools/server/tests/test_slot_attack.py", "tools/server/tests/test_faults.py"]
-SANITIZED_BUILD = ["binaries", "bridge-test", "fail-state", "llama-seqcalib", "llama-kv-policy", "llama-kv-verify"]
+SANITIZED = ["tests/py/test_headwise.py", "tests/py/test_headwise_archs.py", "tests/py/test_devices.py", "tests/py/test_seqcalib.py",
+             "tools/server/tests/test_reuse.py", "tools/server/tests/test_slot_files.py", "tools/server/tests/test_slot_attack.py",
+             "tools/server/tests/test_faults.py"]
+SANITIZED_BUILD = ["binaries", "rpc-server", "bridge-test", "fail-state", "llama-seqcalib", "llama-kv-policy", "llama-kv-verify"]
 SANITIZED_WITHOUT = [
     # ASan reserves terabytes of addresses, and holds what was freed for a while
     "test_out_of_memory_names_the_group", "test_what_is_restored_and_what_was_there_are_not_both_in_memory",
@@ -36,7 +37,7 @@ SANITIZED_WITHOUT = [
 SANITIZER_OPTIONS = {
     # leaks: a server that is told to stop leaves its end to the system
     "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0",
-    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:suppressions={ROOT / 'tests' / 'ubsan.suppress'}",
 }
 
 
