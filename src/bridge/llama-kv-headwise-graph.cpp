@@ -172,7 +172,7 @@ ggml_tensor * llama_kv_headwise::build_attn(
                 int   il) {
     const auto & l = layers[il];
 
-    layer_graph graph(gctx, llm_graph_input_headwise::get(gctx, this), l, q_cur, k_cur, v_cur, reserving && setup.n_pad >= 256);
+    layer_graph graph(gctx, llm_graph_input_headwise::get(gctx, this), l, q_cur, k_cur, v_cur, reserving && setup.on_gpu);
 
     std::vector<const group *> used;
     bool on_cpu = true;

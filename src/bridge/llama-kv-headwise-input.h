@@ -57,7 +57,7 @@ private:
     dims dims_of(const llama_kv_headwise::cells & c, const llama_cparams & cparams, const llama_ubatch & ubatch) const;
 
     template <typename T>
-    void fill_rows(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch, T keep, T drop) const;
+    void fill_rows(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch, T drop) const;
     void fill_mask(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch) const;
 
     llama_kv_headwise * hw;

@@ -64,7 +64,7 @@ uint32_t llama_kv_headwise::n_staged(const cells & c, uint32_t n_tokens, uint32_
         return 0;
     }
     // GPU kernels want whole blocks of cells
-    return setup.n_pad >= 256 ? GGML_PAD(c.n_kv + n, setup.n_pad) - c.n_kv : n;
+    return setup.on_gpu ? GGML_PAD(c.n_kv + n, setup.n_pad) - c.n_kv : n;
 }
 
 // the tokens of the is-th stream of the ubatch that stay

@@ -106,7 +106,7 @@ static std::shared_ptr<const hwkv_plan> make_plan(const llama_kv_headwise_setup 
     pp.type_v      = cache_type(params.type_v);
     pp.n_pad       = setup.n_pad;
     pp.v_width_max = model.hparams.n_embd_v_gqa_max();
-    pp.n_ubatch    = setup.n_pad >= 256 && cparams.offload_kqv ? cparams.n_ubatch : 0; // scratch memory is dear on a device only
+    pp.n_ubatch    = setup.on_gpu && cparams.offload_kqv ? cparams.n_ubatch : 0; // scratch memory is dear on a device only
     if (params.kv_policy_rollback >= 0) {
         pp.n_rollback = params.kv_policy_rollback;
     }
@@ -149,8 +149,8 @@ std::unique_ptr<llama_kv_headwise_setup> llama_kv_headwise_setup::make(const lla
         throw std::runtime_error("KV policy: found attention that is not causal, expected causal attention");
     }
 
-    // GPU kernels want whole blocks of cells
-    res->n_pad    = llama_kv_headwise_on_gpu(model, res->policy.get()) ? 256 : 64;
+    res->on_gpu   = llama_kv_headwise_on_gpu(model, res->policy.get());
+    res->n_pad    = res->on_gpu ? 256 : 64; // a GPU's kernels want whole blocks of cells
     res->plan     = make_plan(*res, model, params, cparams);
     res->state_id = ::state_id(*res);
 

@@ -17,7 +17,8 @@ struct llama_kv_headwise_setup {
     std::string path;
     std::string point;
     std::string state_id; // same for setups whose states are interchangeable
-    uint32_t    n_pad = 1; // cells of a ring are a multiple of this
+    bool        on_gpu = false; // some of the cache is where a GPU attends
+    uint32_t    n_pad  = 1;     // cells of a ring are a multiple of this
 
     std::shared_ptr<const struct hwkv_policy> policy;
     std::shared_ptr<const struct hwkv_plan>   plan;

@@ -262,7 +262,7 @@ static const struct tool_option OPTIONS[] = {
     { "-ctk",            "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T", .help = "(default: the policy's)" },
     { "-ctv",            "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "(default: the policy's)" },
     { "--pad",           NULL,             TOOL_INT,    AT(n_pad), 1, 1 << 20, .value = "N",
-      .help = "cells of a group are a multiple of N, whatever the devices want\n(default: 64, or 256 when a GPU of this machine holds some)" },
+      .help = "cells of a group are a multiple of N, whatever the devices want; from 256 on\nwith the room for batches that a GPU is given\n(default: 64, or 256 when a GPU of this machine holds some)" },
     { "--rollback",      NULL,             TOOL_INT,    AT(n_rollback), 0, 1 << 20, .value = "N",
       .help = "positions per sequence that can be taken back (default: 64)" },
     { "-b",              "--batch-size",   TOOL_INT,    AT(n_batch), 1, 1 << 20, .value = "N",
