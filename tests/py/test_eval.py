@@ -277,13 +277,16 @@ def test_bad_input_is_one_line(data, tmp_path, capsys, monkeypatch):
         assert "length 4096 needs a context of 4096 tokens" in one_line(capsys)
         assert run(stub, tmp_path / "no", tmp_path, "--api-key-env", "EVAL_TEST_KEY", "--lengths", "512") == 1
         assert "found no essay-*.txt" in one_line(capsys)
-        assert run(stub, data, tmp_path, "--api-key-env", "EVAL_TEST_KEY", "--tasks", "niah") == 2
-        assert "found task 'niah'" in one_line(capsys)
         stub.faults = [404]
         assert run(stub, data, tmp_path / "x", "--api-key-env", "EVAL_TEST_KEY", "--lengths", "400", "--tasks", "niah_single_1") == 1
         assert "/v1/completions: 404: fault 404" in capsys.readouterr().err.splitlines()[-1]
     assert run(stub, data, tmp_path) == 1
     assert "cannot reach" in one_line(capsys)
+    for command in ("ruler", "local"):  # before any server is started
+        with pytest.raises(SystemExit) as usage:
+            cli.main([command, "--tasks", "niah"])
+        assert usage.value.code == 2
+        assert "found task 'niah', expected some of niah_single_1," in capsys.readouterr().err
     for arguments in (["--parallel", "0"], ["--lengths", "4K"], ["--timeout", "nan"], []):
         with pytest.raises(SystemExit) as usage:
             cli.main(["ruler", *arguments] if arguments else ["needle", "--depths", "101"])

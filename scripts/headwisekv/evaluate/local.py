@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from .. import policy as policies
-from ..arguments import lengths, percents, positive, words
+from ..arguments import lengths, percents, positive, some_of, words
 from ..core import ROOT, Failure, say, write_whole
 from ..markdown import number, table
 from ..programs import policy_arguments
@@ -24,7 +24,7 @@ def add_options(parser):
     parser.add_argument("--lengths", type=lengths, default=[512, 1024, 2048, 4096], help="in tokens; default: 512,1024,2048,4096")
     parser.add_argument("--depths", type=percents, default=[0, 25, 50, 75, 100], help="of the needle likelihood; default: 0,25,50,75,100")
     parser.add_argument("--examples", type=positive, default=10, help="for each cell; default: 10")
-    parser.add_argument("--tasks", default=",".join(TASKS), help="default: all five")
+    parser.add_argument("--tasks", type=some_of(TASKS, "task"), default=list(TASKS), help="default: all five")
 
 
 def choose_points(options):
@@ -49,7 +49,7 @@ def running(options, name, point):
 def say_estimate(options, server, n_servers):
     """From the speed of one short request; long prompts are slower for each token, so it is a lower bound."""
     speed = server.ask("/completion", {"prompt": "The sky is blue. " * 50, "n_predict": 32, "ignore_eos": True, "cache_prompt": False})["timings"]
-    samples = n_servers * len(options.tasks.split(",")) * options.examples
+    samples = n_servers * len(options.tasks) * options.examples
     needles = n_servers * len(options.depths) * options.examples
     seconds = sum((samples + needles) * length / speed["prompt_per_second"] + samples * N_PREDICT / speed["predicted_per_second"]
                   for length in options.lengths)
@@ -91,7 +91,7 @@ def run(options, main):
         urls = {name: server.url for name, server in servers.items()}
         common = ["--lengths", ",".join(map(str, options.lengths)), "--examples", str(options.examples), "--seed", str(options.seed),
                   *text_arguments(options)]
-        jobs = {f"ruler-{name}": ["ruler", "--base-url", url, "--tasks", options.tasks, "--name", name] for name, url in urls.items()}
+        jobs = {f"ruler-{name}": ["ruler", "--base-url", url, "--tasks", ",".join(options.tasks), "--name", name] for name, url in urls.items()}
         jobs["needle"] = ["needle", "--base-url", urls["full"], "--depths", ",".join(map(str, options.depths)),
                           *(f"--policy-url={name}={urls[name]}" for name in points)]
         for name, job in jobs.items():

@@ -2,7 +2,7 @@
 
 import os
 
-from ..arguments import lengths, positive, words
+from ..arguments import lengths, positive, some_of
 from ..core import Failure, say
 from ..markdown import failures_text, number, table
 from ..stats import mean
@@ -15,7 +15,7 @@ from .ruler import N_PREDICT, PAPER, TASKS, Maker, found_answers
 
 
 def add_options(parser):
-    parser.add_argument("--tasks", type=words, default=list(TASKS), help="default: all five")
+    parser.add_argument("--tasks", type=some_of(TASKS, "task"), default=list(TASKS), help="default: all five")
     parser.add_argument("--lengths", type=lengths, default=[512, 1024, 2048, 4096],
                         help="in tokens of this model, answer included; default: 512,1024,2048,4096")
     parser.add_argument("--examples", type=positive, default=10, help="for each task and length; default: 10")
@@ -29,9 +29,6 @@ def add_options(parser):
 def check_options(options):
     if options.paper:
         options.lengths, options.examples, options.seed = PAPER["lengths"], PAPER["examples"], PAPER["seed"]
-    for name in options.tasks:
-        if name not in TASKS:
-            raise Failure(f"found task '{name}', expected one of: {', '.join(TASKS)}", code=2)
 
 
 def check_context(endpoint, length):
