@@ -79,6 +79,14 @@ def test_large_batches_round_as_the_cache_does(bench, arch, cache_type):
                             "-n", 330, "-d", 20, "--rollback", 0))
 
 
+def test_masks_larger_than_the_caches(bench):
+    """From 8 MiB on they are written past the processor's caches."""
+    model = bench.model("llama")
+    found = bench.run("run", model, "-p", bench.mixed(model, 5), "-fa", "on", "-ctk", "f16", "-ctv", "f16", "-c", 9216, "-ub", 512, "-n", 9000, "-d", 4)
+    check_rounded(found)
+    assert found["n"] > 8192
+
+
 @pytest.mark.parametrize("arch", MEMORIES)
 def test_no_head_is_full(bench, arch):
     model = bench.model(arch)
