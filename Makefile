@@ -41,7 +41,7 @@ bench:
 	@scripts/setup packages && scripts/setup build cpu bench-programs && exec scripts/bench speed $(ARGS)
 
 eval:
-	@scripts/setup packages && scripts/setup build cpu llama-server llama-kv-policy llama-kv-verify llama-perplexity && scripts/setup venv && exec scripts/eval $(ARGS)
+	@scripts/setup packages && scripts/setup build cpu llama-server llama-kv-policy llama-kv-verify llama-perplexity llama-quantize && scripts/setup venv && exec scripts/eval $(ARGS)
 
 clean:
 	rm -rf build build-asan build-server-asan build-vulkan build-cuda .venv

@@ -20,12 +20,22 @@ def ending_with_us(command):
 
 def run(program, *arguments):
     """stdout of a program that ended well."""
+    return done_well(program, *arguments).stdout
+
+
+def run_both(program, *arguments):
+    """stdout and stderr of it."""
+    done = done_well(program, *arguments)
+    return done.stdout + done.stderr
+
+
+def done_well(program, *arguments):
     check_program(program)
     done = subprocess.run(ending_with_us([program, *arguments]), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         last = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["it said nothing"]
         raise Failure(f"{Path(program).name} ended with code {done.returncode}: {last[0].strip()[:300]}")
-    return done.stdout
+    return done
 
 
 def check_policy(program, policy, model, n_ctx, point=None, cache="f16"):

@@ -334,6 +334,27 @@ def test_a_cache_that_cannot_be_served_counts_as_failed(tiny, data, tmp_path):
     assert "llama-perplexity ended with code 1" in found["broken"][0]["error"]
 
 
+@pytest.mark.bridge
+def test_kl_is_measured_with_weights_in_f32(tiny, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HWKV_CACHE_DIR", str(tmp_path / "cache"))
+    programs = need_program("llama-quantize").parent
+    model = tmp_path / "small.gguf"
+    subprocess.run([programs / "llama-quantize", tiny / "tiny.gguf", model, "Q8_0"], check=True, capture_output=True)
+    setup = caches.Setup(programs, model, 1024, 1, of_folder(data), 42, tmp_path)
+    exact = setup.f32()
+    assert exact.is_f32 and exact.model.parent == tmp_path / "cache" and exact.model.stat().st_size > 2 * model.stat().st_size
+    assert exact.identity("x") != setup.identity("x")  # results are never mixed
+    made = exact.model.stat().st_mtime_ns
+    assert setup.f32().model.stat().st_mtime_ns == made and len(list((tmp_path / "cache").iterdir())) == 1
+    assert not setup.f32(wanted=False).is_f32
+    assert setup.f32(wanted=False).model == model
+    # what is F32 is taken as it is; what would be too large is not made
+    assert caches.Setup(programs, tiny / "tiny.gguf", 1024, 1, of_folder(data), 42, tmp_path).f32().model == tiny / "tiny.gguf"
+    monkeypatch.setattr("headwisekv.f32.MIB_MAX", 0)
+    assert not setup.f32().is_f32
+    assert "more than 0: KL is measured with those of the file" in capsys.readouterr().err
+
+
 @pytest.mark.unit
 def test_a_stage_with_failures_is_not_done():
     run_all.check_complete([{"kl": 1}, {"kl": 2}])
@@ -345,7 +366,7 @@ def test_a_stage_with_failures_is_not_done():
 def test_all_says_what_is_missing(tmp_path, capsys):
     for arguments, text in ((["--programs", tmp_path], "there is no"), (["--data", tmp_path, "--programs", tmp_path / "bin"], "found no essay-*.txt")):
         (tmp_path / "bin").mkdir(exist_ok=True)
-        for name in ("llama-server", "llama-kv-policy", "llama-kv-verify", "llama-perplexity"):
+        for name in ("llama-server", "llama-kv-policy", "llama-kv-verify", "llama-perplexity", "llama-quantize"):
             (tmp_path / "bin" / name).touch()
         assert cli.main(list(map(str, ["all", "--model-file", __file__, "--policy", __file__, "--out", tmp_path / "out", *arguments]))) == 1
         assert text in capsys.readouterr().err

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from ..core import Failure, read_text, say
+from ..f32 import f32_weights
 from ..progress import Steps
 from ..server import base_arguments, start
 from ..store import Store
@@ -29,6 +30,13 @@ class Setup:
         self.out.mkdir(parents=True, exist_ok=True)
         if not self.model.is_file():
             raise Failure(f"there is no file {self.model}")
+
+    def f32(self, wanted=True):
+        """The same with F32 weights for KL divergences, as far as they are wanted and not too large."""
+        weights = f32_weights(self.programs, self.model) if wanted else None
+        exact = Setup(self.programs, weights or self.model, self.n_ctx, self.threads, self.texts, self.seed, self.out)
+        exact.is_f32 = weights is not None
+        return exact
 
     def identity(self, policy_hash):
         return {"version": 1, "model": self.model.name, "model_bytes": self.model.stat().st_size, "policy": policy_hash, "n_ctx": self.n_ctx}

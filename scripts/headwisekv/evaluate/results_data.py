@@ -56,7 +56,7 @@ def rivals(out, plan, pictures):
         if name in found:
             found[name] = {key: record for record in records if (key := (record["length"], record["depth"], record["index"])) in few}
     rows = run_rivals.summarise(configs, kl["kl"], found)
-    return {"rows": rows, "has_needles": needle is not None, "left_out": kl["left_out"], "errors": errors(run_rivals.all_records(kl["kl"], found)),
+    return {"rows": rows, "f32": kl.get("f32", False), "has_needles": needle is not None, "left_out": kl["left_out"], "errors": errors(run_rivals.all_records(kl["kl"], found)),
             "pictures": pictures.draw("rivals.png", "Loss against bytes", run_rivals.draw(rows, f"context {plan.context}"))}
 
 
@@ -75,7 +75,7 @@ def verify(out, plan, pictures):
                      "full": mean(c["perplexity"]["full"] for c in chunks), "policy": mean(c["perplexity"]["policy"] for c in chunks),
                      "change": mean(c["perplexity"]["change"] for c in chunks), "kl": stats.summary(c["kl"]["mean"] for c in chunks),
                      "kl_99": mean(c["kl"]["p99"] for c in chunks), "same_top": mean(c["same_top"] for c in chunks)})
-    return {"context": data["context"], "points": rows}
+    return {"context": data["context"], "f32": data.get("f32", False), "points": rows}
 
 
 def needle(out, plan, pictures):

@@ -28,15 +28,15 @@ def pictures_text(found, folder):
 def rivals_text(found, plan, folder):
     note = "" if found["has_needles"] else "Needle likelihood is not measured yet.\n\n"
     return (note + pictures_text(found, folder) + "\n"
-            + run_rivals.markdown_of(found["rows"], found["errors"], plan.context, found["left_out"]))
+            + run_rivals.markdown_of(found["rows"], found["errors"], plan.context, found["left_out"], found.get("f32", False)))
 
 
 def verify_text(found, plan, folder):
     lines = [[point["name"], f"{point['kv_bytes'] / 2**20:.2f}", f"{point['full']:.2f}", f"{point['policy']:.2f}", f"{100 * point['change']:+.2f}%",
               run_rivals.with_interval(point["kl"], 5), f"{point['kl_99']:.3f}", f"{100 * point['same_top']:.1f}%", point["kl"]["n"]]
              for point in found["points"]]
-    return (f"By llama-kv-verify at {found['context']} tokens, over the last quarter of each chunk of text that the policy was not calibrated on; "
-            "means over chunks, ± is Student's 95% interval. Where that is wider than the figure, so few chunks say little of other texts.\n\n"
+    return (f"By llama-kv-verify at {found['context']} tokens, over the last quarter of each chunk of text that the policy was not calibrated on. "
+            f"{run_rivals.weights_text(found.get('f32', False))}. Means over chunks, ± is Student's 95% interval. Where that is wider than the figure, so few chunks say little of other texts.\n\n"
             + table(["point", "KV MiB", "perplexity full", "policy", "change", "KL", "KL 99%", "same top", "chunks"], lines))
 
 
@@ -76,7 +76,8 @@ WORDS = """\
 - tau-0.998 and the like are operating points of the policy: tau is the lowest mean cosine that calibration allows between what a KV head puts out with
   its window and with the whole history. Nearer to 1 is more careful and takes more memory.
 - KL is the mean Kullback-Leibler divergence, in nats a token, of the next token's probabilities from those with the full F16 cache: 0 is no change.
-  With quantised weights a good part of a small one is rounding, not windows ([how much](evaluation.md#what-rounding-gives)).
+  With quantised weights a good part of a small one is rounding, not windows ([how much](evaluation.md#what-rounding-gives)), so each table says with which
+  weights it was measured.
 
 """
 

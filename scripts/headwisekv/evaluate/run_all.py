@@ -138,7 +138,7 @@ def asked(options):
     """Options that change what is measured."""
     return {key: getattr(options, key) for key in ("points", "lengths", "depths", "examples", "needle_examples", "rival_examples", "chunks",
                                                    "verify_chunks", "verify_context", "systems_contexts", "repetitions", "capacity_limit", "capacity_resident",
-                                                   "capacity_max", "skip")}
+                                                   "capacity_max", "skip", "kl_weights")}
 
 
 #
@@ -171,13 +171,14 @@ def run_capacity(options, plan, maker):
 def run_verify(options, plan, maker):
     """llama-kv-verify, chunk by chunk so that a kill loses one."""
     setup = Setup(options.programs, options.model_file, plan.verify_context, options.threads, options.texts, options.seed, options.out / "verify")
+    setup = setup.f32(options.kl_weights == "f32")
     chunks, text_hash = cut_chunks(setup, plan.verify_chunks)
     store = Store(setup.out / "results.jsonl", {"benchmark": "verify", **setup.identity(maker.hash)})
     try:
         todo = [i for i in range(plan.verify_chunks) if not store.has(f"{text_hash}/{i}")]
         progress = Steps(len(todo), "llama-kv-verify")
         for i in todo:
-            out = programs.run(options.programs / "llama-kv-verify", "-m", options.model_file, "-f", chunks[i], "--kv-policy",
+            out = programs.run(options.programs / "llama-kv-verify", "-m", setup.model, "-f", chunks[i], "--kv-policy",
                             options.policy, "--all-points", "-c", plan.verify_context, "--n-seq", 1, "-t", options.threads, "--json", "-")
             store.add({"id": f"{text_hash}/{i}", "points": json.loads(out)["points"]})
             progress.step()
@@ -185,7 +186,7 @@ def run_verify(options, plan, maker):
         records = store.pick([f"{text_hash}/{i}" for i in range(plan.verify_chunks)])
     finally:
         store.close()
-    write_whole(setup.out / "results.json", json.dumps({"context": plan.verify_context, "records": records}, indent=1) + "\n")
+    write_whole(setup.out / "results.json", json.dumps({"context": plan.verify_context, "f32": setup.is_f32, "records": records}, indent=1) + "\n")
 
 
 def check_complete(records):
@@ -201,8 +202,9 @@ def comparison(options, plan):
 
 def run_rivals_kl(options, plan, maker):
     configs = maker.all(plan.kl_targets)
-    kl = measure_kl(comparison(options, plan), configs, maker.identity, plan.chunks)
-    write_whole(options.out / "rivals" / "kl.json", json.dumps({"configs": rivals.describe(configs), "left_out": maker.left_out, "kl": kl}, indent=1) + "\n")
+    exact = comparison(options, plan).f32(options.kl_weights == "f32")
+    kl = measure_kl(exact, configs, maker.identity, plan.chunks)
+    write_whole(options.out / "rivals" / "kl.json", json.dumps({"configs": rivals.describe(configs), "left_out": maker.left_out, "f32": exact.is_f32, "kl": kl}, indent=1) + "\n")
     check_complete([record for found in kl.values() for record in found])
 
 
@@ -294,7 +296,7 @@ class Ticker:
 
 
 def check_input(options):
-    for name in ("llama-server", "llama-kv-policy", "llama-kv-verify", "llama-perplexity"):
+    for name in ("llama-server", "llama-kv-policy", "llama-kv-verify", "llama-perplexity", "llama-quantize"):
         if not (options.programs / name).is_file():
             raise Failure(f"there is no {options.programs / name}; make build makes the programs")
     for path in (options.model_file, options.policy):

@@ -131,10 +131,10 @@ def summarise(configs, kl, needle):
     return [row_of(config, kl, needle, config.target if config.target in ours and config.name != config.target else None) for config in configs]
 
 
-def markdown_of(rows, records, n_ctx, left_out):
+def markdown_of(rows, records, n_ctx, left_out, f32):
     first, second = tables(rows)
-    return (f"Context {n_ctx}. KL divergence from the full F16 cache, in nats per token over the second half of each chunk, by llama-perplexity; the "
-            "row of the full cache is what keeping log-probabilities in 16 bits costs, without what rounding gives (docs/evaluation.md). Needle: log-probability of the right value. ± is Student's 95% interval over "
+    return (f"Context {n_ctx}. {weights_text(f32)}. KL divergence from the full F16 cache, in nats per token over the second half of each chunk, by "
+            "llama-perplexity; the row of the full cache is what keeping log-probabilities in 16 bits costs. Needles with the file's weights: log-probability of the right value. ± is Student's 95% interval over "
             "chunks or needles, of differences over the same ones.\n\n" + first +
             "\nEach rival has at least the bytes of our point, up to its own next step:\n\n" + second + "\n" +
             "".join(f"- left out: {text}\n" for text in left_out) + failures_text(records) + "\n" + absent_text())
@@ -149,20 +149,25 @@ def run(options):
         policies.find_point(maker.data, name, options.policy)
     configs = maker.all(options.targets or names)
     say(f"{len(configs)} caches, {options.chunks} chunks and {options.examples * len(options.depths)} needles each")
-    kl = measure_kl(setup, configs, maker.identity, options.chunks, options.texts)
+    exact = setup.f32(options.kl_weights == "f32")
+    kl = measure_kl(exact, configs, maker.identity, options.chunks, options.texts)
     jobs = [(options.context, depth, index) for depth in options.depths for index in range(options.examples)]
     needle = measure_needles(setup, configs, maker.identity, lambda config: jobs)
-    return write(options, configs, kl, needle, maker, texts)
+    return write(options, configs, kl, needle, maker, texts, exact.is_f32)
 
 
-def write(options, configs, kl, needle, maker, texts):
+def weights_text(f32):
+    return "Weights in F32" if f32 else "Weights as in the file, so rounding is in it"
+
+
+def write(options, configs, kl, needle, maker, texts, f32):
     rows = summarise(configs, kl, needle)
     png = draw(rows, f"{options.model_file.stem}, context {options.context}")
     source = provenance("scripts/eval")
-    markdown = (f"# Equal bytes: {options.model_file.stem}\n\n" + markdown_of(rows, all_records(kl, needle), options.context, maker.left_out) +
+    markdown = (f"# Equal bytes: {options.model_file.stem}\n\n" + markdown_of(rows, all_records(kl, needle), options.context, maker.left_out, f32) +
                 f"\nPolicy {maker.hash[:12]}; text: {texts.source}; commit {source['commit']}; `{source['command']}`\n")
     data = {"benchmark": "rivals", "model": options.model_file.stem, "policy_sha256": maker.hash, "context": options.context, "rows": rows,
-            "left_out": maker.left_out, "absent": rivals.ABSENT, "texts": texts.record(), "provenance": source}
+            "left_out": maker.left_out, "kl_weights": "f32" if f32 else "file", "absent": rivals.ABSENT, "texts": texts.record(), "provenance": source}
     write_whole(options.out / "results.json", json.dumps(data, indent=1) + "\n")
     write_whole(options.out / "results.md", markdown)
     write_whole(options.out / "rivals.png", png)
