@@ -63,22 +63,6 @@ struct llama_context * make_context(struct llama_model * model, const struct opt
     return ctx;
 }
 
-// A device's own buffers grow with the largest batch, and with small ones at the end of a long sequence. Mesa's software device crashes
-// when they do while they are in use.
-static void warm_up(struct llama_context * ctx, const struct llama_model * model, const struct options * opt) {
-    const int32_t n = (int32_t) llama_n_ctx_seq(ctx);
-    llama_token * tokens = random_tokens(model, n, opt->seed);
-    int32_t at = 0;
-    for (int32_t part = n - 32; part > 0 && at + part <= n; part = part > 16 ? 16 : part / 2) {
-        if (decode_tokens(ctx, tokens + at, part, at, 0, 1) != 0) {
-            die("cannot decode");
-        }
-        at += part;
-    }
-    llama_memory_clear(llama_get_memory(ctx), true);
-    free(tokens);
-}
-
 void bench_init(struct bench * bench, struct llama_model * model, const struct options * opt) {
     if (opt->n_seq_max > SEQ_MAX) {
         die("too many sequences");
@@ -94,9 +78,6 @@ void bench_init(struct bench * bench, struct llama_model * model, const struct o
         ip = 0;
     }
     bench->ctx = make_context(model, opt, opt->types ? bench->policy : NULL);
-    if (model != opt->host) {
-        warm_up(bench->ctx, model, opt);
-    }
     for (uint32_t s = 0; s < opt->n_seq_max; s++) {
         reference_init(&bench->ref[s], opt->host, opt, bench->policy, ip);
     }

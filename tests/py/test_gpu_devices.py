@@ -85,6 +85,7 @@ def test_weights_on_the_device_and_the_cache_on_the_host(bench, arch):
 #
 
 
+@pytest.mark.timeout(900)
 def test_heads_of_512(bench):
     # in whole blocks of cells, also beside the ring
     model = bench.model("llama", head_dim=512, n_layer=2)

@@ -34,5 +34,6 @@ def test_batches_and_rollbacks(bench, ubatch, rollback):
 
 
 @pytest.mark.gpu
-def test_prompts_of_any_length_on_a_device(bench):
-    check_growth(bench, "llama", "one", ubatch=200, rollback=64)
+@pytest.mark.parametrize("arch, slots", [("llama", "one"), ("llama", "many"), ("gemma3", "shared"), ("qwen35", "apart")])
+def test_prompts_of_any_length_on_a_device(bench, arch, slots):
+    check_growth(bench, arch, slots, ubatch=200, rollback=64)
