@@ -73,7 +73,8 @@ static void check_plan(const struct hwkv_policy * policy, int32_t ip, const stru
         }
         n_head += n_group;
     }
-    if (n_head != hwkv_policy_n_unit(policy) || hwkv_plan_size(plan) > hwkv_plan_size_plain(plan)) {
+    // types of the entries' own may be wider than the cache's
+    if (n_head != hwkv_policy_n_unit(policy) || (!hwkv_policy_has_types(policy) && hwkv_plan_size(plan) > hwkv_plan_size_plain(plan))) {
         fail("the plan has lost a head or takes more than the plain cache", NULL);
     }
     hwkv_plan_free(plan);

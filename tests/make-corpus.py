@@ -237,7 +237,7 @@ EDITS = [
     ("value-codebook-not-ascending", '[256, 512, "full"]', '[512, 256, "full"]', "$.codebook[1]", "256"),
     ("value-codebook-twice", '[256, 512, "full"]', '[256, 256, "full"]', "$.codebook[1]", "256"),
     ("value-codebook-without-full", '[256, 512, "full"]', "[256, 512]", "$.codebook", "full"),
-    ("value-codebook-full-first", '[256, 512, "full"]', '["full", 256, 512]', "$.codebook[0]", "full"),
+    ("value-codebook-full-first", '[256, 512, "full"]', '["full", 256, 512]', "$.codebook[1]", "full"),
     ("value-codebook-at-context", '[256, 512, "full"]', '[256, 1024, "full"]', "$.codebook[1]", "1024"),
     ("value-codebook-other-word", '[256, 512, "full"]', '[256, 512, "all"]', "$.codebook[2]", "all"),
     ("range-codebook-65-entries", '[256, 512, "full"]', str(list(range(256, 320)))[:-1] + ', "full"]', "$.codebook", "64"),
@@ -265,11 +265,11 @@ EDITS = [
     ("value-no-points", between('[\n    {\n      "name": "p"', ',\n  "selected"'), "[]", "$.operating_points", "none"),
 
     # another format
-    ("version-2", '"version": 1', '"version": 2', "$.version", "2"),
+    ("version-3", '"version": 1', '"version": 3', "$.version", "found 3, expected 1 or 2"),
     ("version-0", '"version": 1', '"version": 0', "$.version", "0"),
     ("version-1.5", '"version": 1', '"version": 1.5', "$.version", "1.5"),
     ("version-other-format", '"headwisekv-policy"', '"headwisekv-bench"', "$.format", "headwisekv-bench"),
-    ("version-2-with-new-keys", '"version": 1', '"version": 2, "new_in_2": []', "$.version", "2"),
+    ("version-3-with-new-keys", '"version": 1', '"version": 3, "new_in_3": []', "$.version", "3"),
 ]
 
 # reason, bytes, part of the message; all of them faults of the text, which have no JSON path

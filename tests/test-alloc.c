@@ -140,7 +140,10 @@ static int run_save(struct hwkv_error * err) {
 static const struct hwkv_entry codebook[] = { WINDOW(256), WINDOW(1024), WINDOW(HWKV_FULL) };
 
 static const int32_t entries[] = { 0, 1, 2, 0 };
-static const double  scores[]  = { 0.96, 0.99, 1, 0.5, 0.97, 1, 0.2, 0.9, 1, 0.95, 0.96, 1 };
+static double        cosines[] = { 0.96, 0.99, 1, 0.5, 0.97, 1, 0.2, 0.9, 1, 0.95, 0.96, 1 };
+static double        losses[]  = { 0.5, 0.25, 0, 7, 6, 0, 1e-9, 0, 0, 3, 1e9, 0 };
+
+static const struct hwkv_scores scores[] = { { "loss", 4096, losses }, { "cosine", 4096, cosines }, { "loss", 512, losses } };
 
 static int build_empty(struct hwkv_policy ** policy, struct hwkv_error * err) {
     struct hwkv_geometry geo;
@@ -174,7 +177,7 @@ static int run_build(struct hwkv_error * err) {
         char name[16];
         snprintf(name, sizeof(name), "p%d", (int) n);
         const struct hwkv_point_params point = {
-            .name = name, .tau = 0.95, .entries = entries, .scores = n % 2 ? scores : NULL, .validation = n % 2 ? NULL : "{\"kl\": [0.1]}",
+            .name = name, .tau = 0.95, .entries = entries, .scores = scores, .n_scores = n % 2 ? 3 : 0, .validation = n % 2 ? NULL : "{\"kl\": [0.1]}",
         };
         status = hwkv_policy_add_point(policy, &point, err);
         CHECK_EQ_INT(hwkv_policy_n_point(policy), status ? n : n + 1);
@@ -183,7 +186,9 @@ static int run_build(struct hwkv_error * err) {
         const struct hwkv_point * point = hwkv_policy_point(policy, i);
         CHECK(point->name[1] == '0' + i);
         CHECK(memcmp(point->entries, entries, sizeof(entries)) == 0);
-        CHECK(i % 2 ? memcmp(point->scores, scores, sizeof(scores)) == 0 : !point->scores);
+        CHECK_EQ_INT(point->n_scores, i % 2 ? 3 : 0);
+        CHECK(i % 2 ? memcmp(point->scores[0].values, cosines, sizeof(cosines)) == 0 : !point->scores);
+        CHECK(i % 2 == 0 || memcmp(point->scores[2].values, losses, sizeof(losses)) == 0);
         CHECK(i % 2 ? !point->validation : strcmp(point->validation, "{\"kl\":[0.1]}") == 0);
     }
     hwkv_policy_free(policy);

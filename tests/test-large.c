@@ -18,7 +18,7 @@ static double now_ms(void) {
     return 1e3 * (double) t.tv_sec + 1e-6 * (double) t.tv_nsec;
 }
 
-static struct hwkv_policy * make_large(const int32_t * entries, const double * scores) {
+static struct hwkv_policy * make_large(const int32_t * entries, double * values) {
     static const struct hwkv_entry codebook[N_CODE] = { WINDOW(8192), WINDOW(16384), WINDOW(32768), WINDOW(HWKV_FULL) };
     struct hwkv_geometry geo;
     CHECK_EQ_INT(hwkv_geometry_init(&geo, N_LAYER, NULL), 0);
@@ -35,7 +35,8 @@ static struct hwkv_policy * make_large(const int32_t * entries, const double * s
     struct hwkv_policy * policy = NULL;
     CHECK_EQ_INT(hwkv_policy_init(&policy, &params, NULL), 0);
     hwkv_geometry_free(&geo);
-    const struct hwkv_point_params point = { .name = "p", .method = "seeded", .entries = entries, .scores = scores };
+    const struct hwkv_scores scores = { .kind = "cosine", .context = params.context, .values = values };
+    const struct hwkv_point_params point = { .name = "p", .method = "seeded", .entries = entries, .scores = &scores, .n_scores = values ? 1 : 0 };
     CHECK_EQ_INT(hwkv_policy_add_point(policy, &point, NULL), 0);
     return policy;
 }
@@ -73,7 +74,7 @@ static void test_large__two_threads(const int32_t * entries) {
     hwkv_policy_free(policy);
 }
 
-static void run(const char * what, const int32_t * entries, const double * scores) {
+static void run(const char * what, const int32_t * entries, double * scores) {
     struct hwkv_policy * policy = make_large(entries, scores);
     char * text = NULL;
     double t0 = now_ms();

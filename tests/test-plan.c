@@ -194,11 +194,12 @@ static void test_plan__slack(void) {
 // entries with types of their own
 //
 
-enum { A256, Q256, B256, A1024, QFULL, AFULL }; // A: the cache's types, Q: q8_0 for both, B: q4_0 for V alone
+enum { Q256, B256, A256, A1024, W600, QFULL, AFULL, N_TYPED }; // A: f16, Q: q8_0, B: q4_0 for V alone, W: f32, which takes more than A1024
 
-static const struct hwkv_entry typed[6] = {
-    WINDOW(256), { 256, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0 }, { 256, HWKV_TYPE_CACHE, HWKV_TYPE_Q4_0 }, WINDOW(1024),
-    { HWKV_FULL, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0 }, WINDOW(HWKV_FULL),
+static const struct hwkv_entry typed[N_TYPED] = {
+    { 256, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0 }, { 256, HWKV_TYPE_F16, HWKV_TYPE_Q4_0 },  { 256, HWKV_TYPE_F16, HWKV_TYPE_F16 },
+    { 1024, HWKV_TYPE_F16, HWKV_TYPE_F16 },  { 600, HWKV_TYPE_F32, HWKV_TYPE_F32 },
+    { HWKV_FULL, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0 }, { HWKV_FULL, HWKV_TYPE_F16, HWKV_TYPE_F16 },
 };
 
 static int init_typed(struct hwkv_plan ** plan, const int32_t entries[5], const struct hwkv_plan_params * params, struct hwkv_error * err) {
@@ -207,7 +208,7 @@ static int init_typed(struct hwkv_plan ** plan, const int32_t entries[5], const 
     policy_params.geometry   = &geo;
     policy_params.context    = 8192;
     policy_params.codebook   = typed;
-    policy_params.n_codebook = 6;
+    policy_params.n_codebook = N_TYPED;
     struct hwkv_policy * policy = NULL;
     CHECK_EQ_INT(hwkv_policy_init(&policy, &policy_params, NULL), 0);
     fixture_add(policy, "p", entries);
@@ -248,10 +249,10 @@ static void test_plan__two_full_groups(void) {
     CHECK(!hwkv_plan_is_plain(plan));
     hwkv_plan_free(plan);
 
-    // a q8_0 cache makes them the same, and stock
+    // of a q8_0 cache's it is, and stock
     params.type_k = HWKV_TYPE_Q8_0;
     params.type_v = HWKV_TYPE_Q8_0;
-    plan = make_typed((const int32_t[5]) { AFULL, QFULL, QFULL, AFULL, AFULL }, &params);
+    plan = make_typed((const int32_t[5]) { QFULL, QFULL, QFULL, QFULL, QFULL }, &params);
     CHECK_EQ_INT(hwkv_plan_n_group(plan), 1);
     CHECK(hwkv_plan_is_plain(plan));
     CHECK_EQ_INT(hwkv_plan_size(plan), hwkv_plan_size_plain(plan));
@@ -267,8 +268,8 @@ static void test_plan__slack_is_shared(void) {
     params.n_ubatch = 100;
     struct hwkv_plan * plan = make_typed((const int32_t[5]) { Q256, A256, QFULL, A256, AFULL }, &params);
     CHECK_EQ_INT(hwkv_plan_n_group(plan), 4);
-    check_group(plan, 2, 256, 2, 2, 355, 355 * (128 + 256), 355 * (128 + 128));
-    check_group(plan, 3, 256, 1, 1, 355, 355 * 68, 355 * 68);
+    check_group(plan, 2, 256, 1, 1, 355, 355 * 68, 355 * 68);
+    check_group(plan, 3, 256, 2, 2, 355, 355 * (128 + 256), 355 * (128 + 128));
     CHECK_EQ_INT(hwkv_plan_group(plan, 2)->n_room, 100);
     CHECK_EQ_INT(hwkv_plan_group(plan, 3)->n_room, 100);
     hwkv_plan_free(plan);
@@ -279,21 +280,39 @@ static void test_plan__equal_windows_of_different_types(void) {
     params.n_ctx = 8192;
     struct hwkv_plan * plan = make_typed((const int32_t[5]) { B256, A256, Q256, A256, A1024 }, &params);
     CHECK_EQ_INT(hwkv_plan_n_group(plan), 4);
-    check_group(plan, 0, 256, 2, 2, 320, 320 * (128 + 256), 320 * (128 + 128));
-    check_types(plan, 0, HWKV_TYPE_F16, HWKV_TYPE_F16);
-    check_group(plan, 1, 256, 1, 1, 320, 320 * 136, 320 * 68);
-    check_types(plan, 1, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0);
-    check_group(plan, 2, 256, 1, 1, 320, 320 * 128, 320 * 36);
-    check_types(plan, 2, HWKV_TYPE_F16, HWKV_TYPE_Q4_0);
+    check_group(plan, 0, 256, 1, 1, 320, 320 * 136, 320 * 68);
+    check_types(plan, 0, HWKV_TYPE_Q8_0, HWKV_TYPE_Q8_0);
+    check_group(plan, 1, 256, 1, 1, 320, 320 * 128, 320 * 36);
+    check_types(plan, 1, HWKV_TYPE_F16, HWKV_TYPE_Q4_0);
+    check_group(plan, 2, 256, 2, 2, 320, 320 * (128 + 256), 320 * (128 + 128));
+    check_types(plan, 2, HWKV_TYPE_F16, HWKV_TYPE_F16);
     check_group(plan, 3, 1024, 1, 1, 1088, 1088 * 256, 1088 * 128);
     hwkv_plan_free(plan);
 
-    // a cache with a q4_0 V makes two of them one
+    // entries with types keep them in any cache
     params.type_v = HWKV_TYPE_Q4_0;
     plan = make_typed((const int32_t[5]) { B256, A256, Q256, A256, A1024 }, &params);
-    CHECK_EQ_INT(hwkv_plan_n_group(plan), 3);
-    check_group(plan, 0, 256, 2, 3, 320, 320 * (2 * 128 + 256), 320 * 3 * 36);
-    check_types(plan, 0, HWKV_TYPE_F16, HWKV_TYPE_Q4_0);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 4);
+    check_types(plan, 1, HWKV_TYPE_F16, HWKV_TYPE_Q4_0);
+    check_types(plan, 2, HWKV_TYPE_F16, HWKV_TYPE_F16);
+    hwkv_plan_free(plan);
+}
+
+// Groups go by window where the codebook goes by bytes: a short window in a wide type comes after a longer one there.
+static void test_plan__windows_ascend(void) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx = 8192;
+    struct hwkv_plan * plan = make_typed((const int32_t[5]) { A1024, W600, AFULL, Q256, A1024 }, &params);
+    CHECK_EQ_INT(hwkv_plan_n_group(plan), 4);
+    const int32_t windows[4] = { HWKV_FULL, 256, 600, 1024 };
+    const int32_t entries[4] = { AFULL, Q256, W600, A1024 };
+    for (int32_t ig = 0; ig < 4; ig++) {
+        CHECK_EQ_INT(hwkv_plan_group(plan, ig)->entry.window, windows[ig]);
+        CHECK_EQ_INT(hwkv_plan_group(plan, ig)->ic, entries[ig]);
+    }
+    CHECK_EQ_INT(hwkv_plan_group_of(plan, 0, 0), 3);
+    CHECK_EQ_INT(hwkv_plan_group_of(plan, 0, 1), 2);
+    CHECK_EQ_INT(hwkv_plan_group_of(plan, 1, 1), 1);
     hwkv_plan_free(plan);
 }
 
@@ -306,14 +325,15 @@ static void test_plan__collapse_at_a_small_context(void) {
     check_group(plan, 0, HWKV_FULL, 1, 2, 512, 512 * 2 * 128, 512 * 2 * 128); // 1024 comes before full in the codebook
     check_types(plan, 0, HWKV_TYPE_F16, HWKV_TYPE_F16);
     check_group(plan, 1, HWKV_FULL, 1, 1, 512, 512 * 136, 512 * 68);
-    check_group(plan, 2, 256, 1, 1, 320, 320 * 256, 320 * 128);
-    check_group(plan, 3, 256, 1, 1, 320, 320 * 136, 320 * 68);
+    CHECK_EQ_INT(hwkv_plan_group(plan, 0)->ic, AFULL); // the last that comes to it
+    check_group(plan, 2, 256, 1, 1, 320, 320 * 136, 320 * 68);
+    check_group(plan, 3, 256, 1, 1, 320, 320 * 256, 320 * 128);
     hwkv_plan_free(plan);
     params.n_ctx = 256;
     plan = make_typed((const int32_t[5]) { A1024, AFULL, QFULL, Q256, A256 }, &params);
     CHECK_EQ_INT(hwkv_plan_n_group(plan), 2);
-    check_group(plan, 0, HWKV_FULL, 2, 3, 256, 256 * (2 * 128 + 256), 256 * 3 * 128);
-    check_group(plan, 1, HWKV_FULL, 1, 2, 256, 256 * 2 * 136, 256 * 2 * 68);
+    check_group(plan, 0, HWKV_FULL, 1, 2, 256, 256 * 2 * 136, 256 * 2 * 68);
+    check_group(plan, 1, HWKV_FULL, 2, 3, 256, 256 * (2 * 128 + 256), 256 * 3 * 128);
     CHECK(!hwkv_plan_is_plain(plan));
     hwkv_plan_free(plan);
 }
@@ -333,6 +353,7 @@ static void test_plan__own_types_and_the_cache(void) {
     params = hwkv_plan_params_default();
     params.flash_attn = false;
     CHECK_ERR(init_typed(&plan, (const int32_t[5]) { AFULL, AFULL, B256, AFULL, AFULL }, &params, &err), HWKV_ERR_VALUE);
+    CHECK_STR(err.path, "$.codebook[1]");
     CHECK_STR(err.msg, "found V cache type q4_0 without flash attention, expected f32, f16 or bf16");
     CHECK(plan == NULL);
     plan = make_typed((const int32_t[5]) { AFULL, A256, A256, AFULL, AFULL }, &params); // nobody uses those that could not be
@@ -437,6 +458,7 @@ int main(void) {
     test_plan__many_groups();
     test_plan__two_full_groups();
     test_plan__equal_windows_of_different_types();
+    test_plan__windows_ascend();
     test_plan__collapse_at_a_small_context();
     test_plan__own_types_and_the_cache();
     test_plan__refuses();

@@ -10,6 +10,10 @@ static void test_threshold__takes_the_cheapest_that_clears(void) {
     // scores need not rise with the window: the first that clears wins
     const double bumpy[3] = { 0.99, 0.5, 1.0 };
     CHECK_EQ_INT(hwkv_select_threshold(bumpy, 3, 0.98), 0);
+    // nor must the reference come last: a full history in a wider type is dearer
+    const double wide[4] = { 0.9, 0.95, 1.0, 1.0 };
+    CHECK_EQ_INT(hwkv_select_threshold(wide, 4, 0.99), 2);
+    CHECK_EQ_INT(hwkv_select_threshold(wide, 4, 1.0), 2);
     const double only_full[1] = { 1.0 };
     CHECK_EQ_INT(hwkv_select_threshold(only_full, 1, 0.1), 0);
 }
@@ -30,18 +34,31 @@ static void test_binary__keeps_the_neediest_full(void) {
     // units x codebook; entry 0 decides
     const double scores[12] = { 0.9, 1, 1, 0.5, 1, 1, 0.7, 1, 1, 0.5, 1, 1 };
     int32_t entries[4];
-    CHECK_EQ_INT(hwkv_select_binary(entries, scores, 4, 3, 0, 0.25, NULL), 0);
+    struct hwkv_split split = { scores, 4, 3, 0, 2, 0.25 };
+    CHECK_EQ_INT(hwkv_select_binary(entries, &split, NULL), 0);
     CHECK_EQ_INT(entries[0], 0);
     CHECK_EQ_INT(entries[1], 2); // ties go to the lower unit
     CHECK_EQ_INT(entries[2], 0);
     CHECK_EQ_INT(entries[3], 0);
-    CHECK_EQ_INT(hwkv_select_binary(entries, scores, 4, 3, 0, 0.75, NULL), 0);
+    split.ratio = 0.75;
+    CHECK_EQ_INT(hwkv_select_binary(entries, &split, NULL), 0);
     CHECK_EQ_INT(entries[0], 0);
     CHECK_EQ_INT(entries[1], 2);
     CHECK_EQ_INT(entries[2], 2);
     CHECK_EQ_INT(entries[3], 2);
-    CHECK_ERR(hwkv_select_binary(entries, scores, 4, 3, 2, 0.5, NULL), HWKV_ERR_ARG);
-    CHECK_ERR(hwkv_select_binary(entries, scores, 4, 3, 0, 1.5, NULL), HWKV_ERR_RANGE);
+    // the reference need not be the last entry
+    split.reference = 1;
+    CHECK_EQ_INT(hwkv_select_binary(entries, &split, NULL), 0);
+    CHECK_EQ_INT(entries[0], 0);
+    CHECK_EQ_INT(entries[3], 1);
+    split.ratio = 1.5;
+    CHECK_ERR(hwkv_select_binary(entries, &split, NULL), HWKV_ERR_RANGE);
+    split = (struct hwkv_split) { scores, 4, 3, 2, 2, 0.5 };
+    CHECK_ERR(hwkv_select_binary(entries, &split, NULL), HWKV_ERR_ARG);
+    split = (struct hwkv_split) { scores, 4, 3, 0, 3, 0.5 };
+    CHECK_ERR(hwkv_select_binary(entries, &split, NULL), HWKV_ERR_ARG);
+    split = (struct hwkv_split) { NULL, 4, 3, 0, 2, 0.5 };
+    CHECK_ERR(hwkv_select_binary(entries, &split, NULL), HWKV_ERR_ARG);
 }
 
 int main(void) {

@@ -42,12 +42,8 @@ size_t hwkv_type_row_size(enum hwkv_type type, int64_t n) {
 }
 
 //
-// entries
+// entries in a cache
 //
-
-struct hwkv_entry hwkv_entry_of_window(int32_t window) {
-    return (struct hwkv_entry) { window, HWKV_TYPE_CACHE, HWKV_TYPE_CACHE };
-}
 
 struct hwkv_entry hwkv_entry_settle(const struct hwkv_entry * entry, const struct hwkv_cache * cache) {
     return (struct hwkv_entry) {
@@ -55,10 +51,6 @@ struct hwkv_entry hwkv_entry_settle(const struct hwkv_entry * entry, const struc
         .type_k = entry->type_k == HWKV_TYPE_CACHE ? cache->type_k : entry->type_k,
         .type_v = entry->type_v == HWKV_TYPE_CACHE ? cache->type_v : entry->type_v,
     };
-}
-
-bool hwkv_entry_has_types(const struct hwkv_entry * entry) {
-    return entry->type_k != HWKV_TYPE_CACHE || entry->type_v != HWKV_TYPE_CACHE;
 }
 
 //
@@ -89,6 +81,18 @@ uint64_t hwkv_cost(const struct hwkv_geometry * geo, const struct hwkv_entry * c
 double hwkv_retention(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache) {
     const uint64_t full = hwkv_cost(geo, NULL, NULL, cache);
     return full == 0 ? 1.0 : (double) hwkv_cost(geo, codebook, entries, cache) / (double) full;
+}
+
+double hwkv_retention_tokens(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx) {
+    double kept = 0.0;
+    double all  = 0.0;
+    for (int32_t jl = 0; jl < geo->n_full; jl++) {
+        for (int32_t ih = 0; ih < geo->layers[jl].n_head_kv; ih++) {
+            kept += (double) hwkv_retained(entries ? codebook[*entries++].window : HWKV_FULL, n_ctx);
+            all  += (double) n_ctx;
+        }
+    }
+    return all > 0.0 ? kept / all : 1.0;
 }
 
 double hwkv_retention_query(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx) {

@@ -130,6 +130,35 @@ int hwkv_read_window(int32_t * out, const struct hwkv_at * at, struct hwkv_error
     return 0;
 }
 
+// Types where the entry has some: a window alone is a number or "full".
+static int read_typed_entry(struct hwkv_entry * out, const struct hwkv_at * at, struct hwkv_error * err) {
+    const char      * text = hwkv_json_string(at->node);
+    struct hwkv_error why  = { 0 };
+    const int status = hwkv_entry_parse(out, text, &why);
+    if (status) {
+        return hwkv_fail_at(err, status, at, "%s", why.msg);
+    }
+    if (out->window != HWKV_FULL && !hwkv_entry_has_types(out)) {
+        return hwkv_fail_at(err, HWKV_ERR_VALUE, at, "found \"%s\", expected the number %d or types after a colon", text, (int) out->window);
+    }
+    return 0;
+}
+
+int hwkv_read_entry(struct hwkv_entry * out, const struct hwkv_at * at, int version, struct hwkv_error * err) {
+    const enum hwkv_json_type type = hwkv_json_type(at->node);
+    if (version > 1 && type == HWKV_JSON_STRING) {
+        return read_typed_entry(out, at, err);
+    }
+    if (version > 1 && type != HWKV_JSON_NUMBER) {
+        return hwkv_fail_at(err, HWKV_ERR_TYPE, at, "found %s, expected a positive 32-bit integer, \"full\" or a string such as \"256:q8_0\"",
+                            hwkv_json_type_name(type));
+    }
+    int32_t window = 0;
+    const int status = hwkv_read_window(&window, at, err);
+    *out = hwkv_entry_of_window(window);
+    return status;
+}
+
 // cJSON's own integers saturate, so they are taken from the double, which holds them exactly.
 int hwkv_read_int64(int64_t * out, const struct hwkv_at * object, const char * key, int64_t min, int64_t max, struct hwkv_error * err) {
     const struct hwkv_at at = hwkv_at_member(object, key);

@@ -30,6 +30,7 @@ struct hwkv_policy {
     int32_t                 sinks;
     struct hwkv_entry       codebook[HWKV_CODE_MAX];
     int32_t                 n_codebook;
+    int32_t                 reference;    // index in the codebook
     enum hwkv_type          type_k;
     enum hwkv_type          type_v;
     int32_t               * unit_start;   // [n_full + 1] first unit of each layer
@@ -49,11 +50,39 @@ struct hwkv_cache hwkv_policy_cache(const struct hwkv_policy * policy); // that 
 
 bool hwkv_is_hex64(const char * text); // a hash as text
 
+// hwkv-entry.c
+
+#define HWKV_TYPE_NAMES "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl" // in messages
+
+bool hwkv_entry_has_types(const struct hwkv_entry * entry); // of its own
+bool hwkv_entry_equal    (const struct hwkv_entry * a, const struct hwkv_entry * b);
+
+// n bytes that are digits without a leading zero, of a number from 1 to HWKV_FULL - 1; else HWKV_ERR_RANGE, or HWKV_ERR_VALUE if they are no
+// number.
+int hwkv_parse_count(int32_t * out, const char * text, size_t n);
+
+// hwkv-codebook.c
+
+// The codebook of a policy to be made, in its order and with the reference, and its sinks.
+int hwkv_codebook_validate(const struct hwkv_policy_params * params, struct hwkv_error * err);
+
+// hwkv-scores.c
+
+#define HWKV_KIND_COSINE   "cosine"
+#define HWKV_KIND_EXPECTED "1 to 31 of a-z, 0-9, _ and -"
+
+bool         hwkv_kind_is_valid (const char * kind);
+const char * hwkv_score_expected(const char * kind, bool is_reference, double value); // where the value can't be; else NULL
+
+int  hwkv_scores_validate(const struct hwkv_policy * policy, const struct hwkv_scores * scores, int32_t n, const char * path, struct hwkv_error * err);
+// Tables of n_value numbers each, by kind, then context. Free them with hwkv_scores_free.
+int  hwkv_scores_copy    (struct hwkv_scores ** out, const struct hwkv_scores * scores, int32_t n, size_t n_value, struct hwkv_error * err);
+void hwkv_scores_free    (struct hwkv_scores * scores, int32_t n);
+
 // hwkv-cost.c
 
 // The entry as a cache takes it: full where the window is not below the context, the cache's types where they were left open.
-struct hwkv_entry hwkv_entry_settle   (const struct hwkv_entry * entry, const struct hwkv_cache * cache);
-bool              hwkv_entry_has_types(const struct hwkv_entry * entry); // of its own
+struct hwkv_entry hwkv_entry_settle(const struct hwkv_entry * entry, const struct hwkv_cache * cache);
 
 // hwkv-field.c: typed reading with JSON paths
 
@@ -81,7 +110,8 @@ int hwkv_expect_keys(const struct hwkv_at * at, const struct hwkv_key * keys, si
 int hwkv_expect_size(const struct hwkv_at * at, int32_t n, const char * what, struct hwkv_error * err);           // an array
 
 int hwkv_read_number(double * out, const struct hwkv_at * at, struct hwkv_error * err);
-int hwkv_read_window(int32_t * out, const struct hwkv_at * at, struct hwkv_error * err); // a positive integer or "full"
+int hwkv_read_window(int32_t * out, const struct hwkv_at * at, struct hwkv_error * err);           // a positive integer or "full"
+int hwkv_read_entry (struct hwkv_entry * out, const struct hwkv_at * at, int version, struct hwkv_error * err); // that, or with types from version 2 on
 
 // Members that are known to be there. |min| and |max| are at most 2^53.
 int hwkv_read_int64(int64_t * out, const struct hwkv_at * object, const char * key, int64_t min, int64_t max, struct hwkv_error * err);
@@ -94,9 +124,16 @@ int hwkv_read_hash (char out[65], const struct hwkv_at * object, const char * ke
 // Adds a point whose validation is one JSON object as compact text, or NULL; it is taken over, and freed when this fails.
 int hwkv_policy_put_point(struct hwkv_policy * policy, const struct hwkv_point_params * params, char * validation, struct hwkv_error * err);
 
-// hwkv-point-read.c, hwkv-policy-read.c
+// hwkv-scores-read.c, hwkv-point-read.c, hwkv-policy-read.c
 
-int hwkv_policy_read_points(struct hwkv_policy * policy, const struct hwkv_at * at, struct hwkv_error * err);
+// The scores of a point, as a file of this version has them. The tables are allocated one by one; free them with hwkv_free, also when this fails.
+int hwkv_scores_read(struct hwkv_scores tables[HWKV_KIND_MAX], int32_t * n, const struct hwkv_policy * policy, const struct hwkv_at * at, int version,
+                     struct hwkv_error * err);
+
+// A matrix layer x KV head, whatever its elements are.
+int hwkv_expect_matrix(const struct hwkv_geometry * geo, const struct hwkv_at * at, struct hwkv_error * err);
+
+int hwkv_policy_read_points(struct hwkv_policy * policy, const struct hwkv_at * at, int version, struct hwkv_error * err);
 int hwkv_policy_read_json(struct hwkv_policy ** out, const struct hwkv_json * root, struct hwkv_error * err);
 
 #endif // HWKV_IMPL_H

@@ -7,6 +7,7 @@
 #include "hwkv-rule.h"
 #include "hwkv-slack.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct hwkv_plan {
@@ -51,9 +52,9 @@ static int64_t widest_v(const struct hwkv_geometry * geo, const struct hwkv_plan
 }
 
 // Without flash attention V is stored transposed, which blocks cannot be.
-static int validate_type_v(enum hwkv_type type, const struct hwkv_plan_params * p, struct hwkv_error * err) {
+static int validate_type_v(enum hwkv_type type, const struct hwkv_plan_params * p, const char * path, struct hwkv_error * err) {
     if (!p->flash_attn && type > HWKV_TYPE_BF16) {
-        return hwkv_fail(err, HWKV_ERR_VALUE, NULL, "found V cache type %s without flash attention, expected f32, f16 or bf16", hwkv_type_name(type));
+        return hwkv_fail(err, HWKV_ERR_VALUE, path, "found V cache type %s without flash attention, expected f32, f16 or bf16", hwkv_type_name(type));
     }
     return 0;
 }
@@ -72,7 +73,7 @@ static int validate_params(const struct hwkv_geometry * geo, const struct hwkv_p
     if ((int) p->type_v < 0 || p->type_v >= HWKV_TYPE_COUNT || (int) p->type_k < 0 || p->type_k >= HWKV_TYPE_COUNT) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found unknown cache types %d and %d", (int) p->type_k, (int) p->type_v);
     }
-    const int status = validate_type_v(p->type_v, p, err);
+    const int status = validate_type_v(p->type_v, p, NULL, err);
     if (status) {
         return status;
     }
@@ -128,14 +129,10 @@ static uint64_t plain_size(const struct hwkv_plan * plan, const struct hwkv_geom
     return bytes * plan->n_ctx_seq * plan->n_stream;
 }
 
-static bool is_same_entry(const struct hwkv_entry * a, const struct hwkv_entry * b) {
-    return a->window == b->window && a->type_k == b->type_k && a->type_v == b->type_v;
-}
-
 // The group of an entry, which is made if there is none yet.
 static int32_t group_of_entry(struct hwkv_plan * plan, const struct hwkv_entry * entry, int32_t sinks) {
     for (int32_t ig = 0; ig < plan->n_group; ig++) {
-        if (is_same_entry(&plan->groups[ig].entry, entry)) {
+        if (hwkv_entry_equal(&plan->groups[ig].entry, entry)) {
             return ig;
         }
     }
@@ -143,24 +140,38 @@ static int32_t group_of_entry(struct hwkv_plan * plan, const struct hwkv_entry *
     return plan->n_group++;
 }
 
-// Full first, then ascending windows, as they stand in the codebook. Entries that no head uses make no group, and those that
-// come to the same in this cache share one.
+// The entry of the group that comes next: the full ones first, then ascending windows, equal ones as they stand in the codebook. -1: none is
+// left. settled: entries as this cache takes them.
+static int32_t next_entry(const struct hwkv_entry * settled, const bool * left, int32_t n) {
+    int32_t best = -1;
+    for (int32_t ic = 0; ic < n; ic++) {
+        if (left[ic] && settled[ic].window == HWKV_FULL) {
+            return ic;
+        }
+        if (left[ic] && (best < 0 || settled[ic].window < settled[best].window)) {
+            best = ic;
+        }
+    }
+    return best;
+}
+
+// Entries that no head uses make no group, and those that come to the same in this cache share one.
 static void fill_groups(struct hwkv_plan * plan, const struct hwkv_policy * policy, const int32_t * entries) {
     const struct hwkv_cache cache = { plan->n_ctx_seq, plan->params.type_k, plan->params.type_v };
     const int32_t n_unit = hwkv_policy_n_unit(policy);
-    int32_t group[HWKV_CODE_MAX] = { 0 }; // of an entry
-    bool    used [HWKV_CODE_MAX] = { false };
+    struct hwkv_entry settled[HWKV_CODE_MAX];
+    int32_t           group  [HWKV_CODE_MAX] = { 0 }; // of an entry
+    bool              left   [HWKV_CODE_MAX] = { false };
     for (int32_t u = 0; u < n_unit; u++) {
-        used[entries[u]] = true;
+        left[entries[u]] = true;
     }
-    for (int finite = 0; finite < 2; finite++) {
-        for (int32_t ic = 0; ic < policy->n_codebook; ic++) {
-            const struct hwkv_entry entry = hwkv_entry_settle(&policy->codebook[ic], &cache);
-            if (used[ic] && finite == (entry.window != HWKV_FULL)) {
-                group[ic] = group_of_entry(plan, &entry, policy->sinks);
-                plan->groups[group[ic]].ic = ic;
-            }
-        }
+    for (int32_t ic = 0; ic < policy->n_codebook; ic++) {
+        settled[ic] = hwkv_entry_settle(&policy->codebook[ic], &cache);
+    }
+    for (int32_t ic = next_entry(settled, left, policy->n_codebook); ic >= 0; ic = next_entry(settled, left, policy->n_codebook)) {
+        group[ic] = group_of_entry(plan, &settled[ic], policy->sinks);
+        plan->groups[group[ic]].ic = ic;
+        left[ic] = false;
     }
     for (int32_t u = 0; u < n_unit; u++) {
         plan->group_of[u] = group[entries[u]];
@@ -278,7 +289,9 @@ static int fill_sizes(struct hwkv_plan * plan, const struct hwkv_geometry * geo,
     bool own_types = false;
     for (int32_t ig = 0; ig < plan->n_group; ig++) {
         const struct hwkv_entry * entry = &plan->groups[ig].entry;
-        const int status = validate_type_v(entry->type_v, p, err);
+        char path[64];
+        snprintf(path, sizeof(path), "$.codebook[%d]", (int) plan->groups[ig].ic);
+        const int status = validate_type_v(entry->type_v, p, path, err);
         if (status) {
             return status;
         }

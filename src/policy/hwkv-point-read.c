@@ -6,7 +6,7 @@
 #include <string.h>
 
 // A matrix layer x KV head. Checked before memory is taken for it: a small file cannot promise a large matrix.
-static int check_shape(const struct hwkv_geometry * geo, const struct hwkv_at * at, struct hwkv_error * err) {
+int hwkv_expect_matrix(const struct hwkv_geometry * geo, const struct hwkv_at * at, struct hwkv_error * err) {
     int status = hwkv_expect_size(at, geo->n_full, "full-attention layer", err);
     if (status) {
         return status;
@@ -19,65 +19,33 @@ static int check_shape(const struct hwkv_geometry * geo, const struct hwkv_at * 
     return status;
 }
 
-// A file names entries by their windows. This is the only place that looks one up.
-static int read_entry(int32_t * entry, const struct hwkv_policy * p, const struct hwkv_at * at, struct hwkv_error * err) {
-    int32_t window = 0;
-    const int status = hwkv_read_window(&window, at, err);
+// A file spells entries out. This is the only place that looks one up.
+static int read_entry(int32_t * ic, const struct hwkv_policy * p, const struct hwkv_at * at, int version, struct hwkv_error * err) {
+    struct hwkv_entry entry;
+    const int status = hwkv_read_entry(&entry, at, version, err);
     if (status) {
         return status;
     }
-    for (int32_t ic = 0; ic < p->n_codebook; ic++) {
-        if (p->codebook[ic].window == window) {
-            *entry = ic;
+    for (*ic = 0; *ic < p->n_codebook; (*ic)++) {
+        if (hwkv_entry_equal(&p->codebook[*ic], &entry)) {
             return 0;
         }
     }
-    return hwkv_fail_at(err, HWKV_ERR_VALUE, at, "found window %d, expected one of the codebook", (int) window);
+    char name[HWKV_ENTRY_SIZE];
+    return hwkv_fail_at(err, HWKV_ERR_VALUE, at, "found %s, expected one of the codebook", hwkv_entry_format(&entry, name));
 }
 
-static int read_windows(int32_t * entries, const struct hwkv_policy * p, const struct hwkv_at * at, struct hwkv_error * err) {
+static int read_entries(int32_t * entries, const struct hwkv_policy * p, const struct hwkv_at * at, int version, struct hwkv_error * err) {
     int32_t jl = 0;
     for (const struct hwkv_json * line = hwkv_json_child(at->node); line; line = hwkv_json_next(line), jl++) {
         const struct hwkv_at at_layer = hwkv_at_element(at, line, jl);
         int32_t ih = 0;
         for (const struct hwkv_json * it = hwkv_json_child(line); it; it = hwkv_json_next(it), ih++) {
             const struct hwkv_at at_head = hwkv_at_element(&at_layer, it, ih);
-            const int status = read_entry(entries++, p, &at_head, err);
+            const int status = read_entry(entries++, p, &at_head, version, err);
             if (status) {
                 return status;
             }
-        }
-    }
-    return 0;
-}
-
-static int read_head_scores(double * scores, const struct hwkv_at * at, struct hwkv_error * err) {
-    int32_t ic = 0;
-    for (const struct hwkv_json * it = hwkv_json_child(at->node); it; it = hwkv_json_next(it), ic++) {
-        const struct hwkv_at at_score = hwkv_at_element(at, it, ic);
-        const int status = hwkv_read_number(&scores[ic], &at_score, err);
-        if (status) {
-            return status;
-        }
-    }
-    return 0;
-}
-
-static int read_scores(double * scores, int32_t n_codebook, const struct hwkv_at * at, struct hwkv_error * err) {
-    int32_t jl = 0;
-    for (const struct hwkv_json * line = hwkv_json_child(at->node); line; line = hwkv_json_next(line), jl++) {
-        const struct hwkv_at at_layer = hwkv_at_element(at, line, jl);
-        int32_t ih = 0;
-        for (const struct hwkv_json * head = hwkv_json_child(line); head; head = hwkv_json_next(head), ih++) {
-            const struct hwkv_at at_head = hwkv_at_element(&at_layer, head, ih);
-            int status = hwkv_expect_size(&at_head, n_codebook, "codebook entry", err);
-            if (status == 0) {
-                status = read_head_scores(scores, &at_head, err);
-            }
-            if (status) {
-                return status;
-            }
-            scores += n_codebook;
         }
     }
     return 0;
@@ -92,28 +60,61 @@ static int check_near(const struct hwkv_at * at, double expected, const char * s
     return status;
 }
 
-// The numbers derived from windows and scores must agree with them: a file edited by hand is caught here.
-static int check_derived(const struct hwkv_point * point, const struct hwkv_at * at, struct hwkv_error * err) {
-    const struct hwkv_at at_retention = hwkv_at_member(at, "retention");
-    const struct hwkv_at at_bytes     = hwkv_at_member(at, "bytes");
-    const struct hwkv_at at_low       = hwkv_at_member(at, "min_score");
-    int status = check_near(&at_retention, point->retention, "windows", err);
+// The numbers derived from entries and scores must agree with them: a file edited by hand is caught here.
+static int check_shares(const struct hwkv_point * point, const struct hwkv_at * at, int version, struct hwkv_error * err) {
+    const struct { const char * key; double value; } shares[] = {
+        { "retention", point->retention }, { "retention_tokens", point->retention_tokens }, { "retention_query", point->retention_query },
+    };
+    for (size_t i = 0; i < (version == 1 ? 1 : sizeof(shares) / sizeof(shares[0])); i++) {
+        const struct hwkv_at at_share = hwkv_at_member(at, shares[i].key);
+        const int status = check_near(&at_share, shares[i].value, "entries", err);
+        if (status) {
+            return status;
+        }
+    }
+    const struct hwkv_at at_bytes = hwkv_at_member(at, "bytes");
     int64_t bytes = 0;
-    if (status == 0) {
-        status = hwkv_read_int64(&bytes, at, "bytes", 0, (int64_t) 1 << 53, err);
-    }
+    const int status = hwkv_read_int64(&bytes, at, "bytes", 0, (int64_t) 1 << 53, err);
     if (status == 0 && (uint64_t) bytes != point->bytes) {
-        status = hwkv_fail_at(err, HWKV_ERR_VALUE, &at_bytes, "found %lld, expected %llu from the windows", (long long) bytes,
-                              (unsigned long long) point->bytes);
+        return hwkv_fail_at(err, HWKV_ERR_VALUE, &at_bytes, "found %lld, expected %llu from the entries", (long long) bytes,
+                            (unsigned long long) point->bytes);
     }
-    if (status) {
-        return status;
+    return status;
+}
+
+static int check_min_score(const struct hwkv_point * point, const struct hwkv_at * at, struct hwkv_error * err) {
+    const struct hwkv_at at_low = hwkv_at_member(at, "min_score");
+    const bool scored = !isnan(point->min_score);
+    if (!at_low.node == scored) {
+        return hwkv_fail_at(err, scored ? HWKV_ERR_MISSING_KEY : HWKV_ERR_VALUE, at, "found %s, expected both or neither",
+                            scored ? "cosine scores without min_score" : "min_score without cosine scores");
     }
-    if (!at_low.node != !point->scores) {
-        return hwkv_fail_at(err, point->scores ? HWKV_ERR_MISSING_KEY : HWKV_ERR_VALUE, at, "found %s, expected both or neither",
-                            point->scores ? "scores without min_score" : "min_score without scores");
+    return scored ? check_near(&at_low, point->min_score, "scores", err) : 0;
+}
+
+static int read_budget(struct hwkv_point_params * params, const struct hwkv_at * at, struct hwkv_error * err) {
+    const struct hwkv_at at_budget = hwkv_at_member(at, "budget");
+    const struct hwkv_at at_lambda = hwkv_at_member(at, "lambda");
+    if (!at_budget.node && !at_lambda.node) {
+        return 0;
     }
-    return at_low.node ? check_near(&at_low, point->min_score, "scores", err) : 0;
+    if (!at_budget.node || !at_lambda.node) {
+        return hwkv_fail_at(err, HWKV_ERR_MISSING_KEY, at, "found %s, expected both or neither",
+                            at_budget.node ? "budget without lambda" : "lambda without budget");
+    }
+    if (!params->method) {
+        return hwkv_fail_at(err, HWKV_ERR_VALUE, at, "found a budget beside tau, expected it beside a method");
+    }
+    int64_t budget = 0;
+    int status = hwkv_read_int64(&budget, at, "budget", 1, (int64_t) 1 << 53, err);
+    if (status == 0) {
+        params->budget = (uint64_t) budget;
+        status = hwkv_read_number(&params->lambda, &at_lambda, err);
+    }
+    if (status == 0 && !(params->lambda >= 0.0)) {
+        return hwkv_fail_at(err, HWKV_ERR_RANGE, &at_lambda, "found %g, expected at least 0", params->lambda);
+    }
+    return status;
 }
 
 static int read_rule(struct hwkv_point_params * params, char method[HWKV_NAME_MAX], const struct hwkv_at * at, struct hwkv_error * err) {
@@ -142,28 +143,22 @@ static int read_validation(char ** out, const struct hwkv_at * at, struct hwkv_e
     return status ? status : hwkv_json_print_compact(out, at->node, err);
 }
 
-static int read_arrays(struct hwkv_policy * p, struct hwkv_point_params * params, const struct hwkv_at * at, struct hwkv_error * err) {
-    const struct hwkv_at at_windows    = hwkv_at_member(at, "windows");
+static int read_arrays(struct hwkv_policy * p, struct hwkv_point_params * params, const struct hwkv_at * at, int version, struct hwkv_error * err) {
+    const struct hwkv_at at_entries    = hwkv_at_member(at, version == 1 ? "windows" : "entries");
     const struct hwkv_at at_scores     = hwkv_at_member(at, "scores");
     const struct hwkv_at at_validation = hwkv_at_member(at, "validation");
-    int status = check_shape(&p->geo, &at_windows, err);
-    if (status == 0 && at_scores.node) {
-        status = check_shape(&p->geo, &at_scores, err);
-    }
+    struct hwkv_scores tables[HWKV_KIND_MAX] = { { .values = NULL } };
+    int status = hwkv_expect_matrix(&p->geo, &at_entries, err);
     if (status) {
         return status;
     }
-    const size_t n_unit  = (size_t) hwkv_policy_n_unit(p);
-    int32_t    * entries = hwkv_alloc(n_unit, sizeof(*entries));
-    double     * scores  = at_scores.node ? hwkv_alloc(n_unit * (size_t) p->n_codebook, sizeof(*scores)) : NULL;
-    if (!entries || (at_scores.node && !scores)) {
-        status = hwkv_fail_at(err, HWKV_ERR_NOMEM, at, "out of memory");
+    int32_t * entries = hwkv_alloc((size_t) hwkv_policy_n_unit(p), sizeof(*entries));
+    if (!entries) {
+        return hwkv_fail_at(err, HWKV_ERR_NOMEM, at, "out of memory");
     }
-    if (status == 0) {
-        status = read_windows(entries, p, &at_windows, err);
-    }
+    status = read_entries(entries, p, &at_entries, version, err);
     if (status == 0 && at_scores.node) {
-        status = read_scores(scores, p->n_codebook, &at_scores, err);
+        status = hwkv_scores_read(tables, &params->n_scores, p, &at_scores, version, err);
     }
     char * validation = NULL;
     if (status == 0) {
@@ -171,24 +166,36 @@ static int read_arrays(struct hwkv_policy * p, struct hwkv_point_params * params
     }
     if (status == 0) {
         params->entries = entries;
-        params->scores  = scores;
+        params->scores  = tables;
         status = hwkv_policy_put_point(p, params, validation, err);
     }
     hwkv_free(entries);
-    hwkv_free(scores);
+    for (int32_t i = 0; i < HWKV_KIND_MAX; i++) {
+        hwkv_free(tables[i].values);
+    }
     return status;
 }
 
-static int read_point(struct hwkv_policy * p, const struct hwkv_at * at, struct hwkv_error * err) {
-    static const struct hwkv_key keys[] = {
+static int expect_point(const struct hwkv_at * at, int version, struct hwkv_error * err) {
+    static const struct hwkv_key keys_1[] = {
         { "name", true },      { "tau", false },   { "method", false },     { "windows", true },    { "scores", false },
         { "retention", true }, { "bytes", true },  { "min_score", false },  { "artifact_id", true }, { "validation", false },
     };
+    static const struct hwkv_key keys_2[] = {
+        { "name", true },   { "tau", false },    { "method", false },    { "budget", false },          { "lambda", false },
+        { "entries", true }, { "scores", false }, { "retention", true },  { "retention_tokens", true }, { "retention_query", true },
+        { "bytes", true },  { "min_score", false }, { "artifact_id", true }, { "validation", false },
+    };
+    return version == 1 ? hwkv_expect_keys(at, keys_1, sizeof(keys_1) / sizeof(keys_1[0]), err)
+                        : hwkv_expect_keys(at, keys_2, sizeof(keys_2) / sizeof(keys_2[0]), err);
+}
+
+static int read_point(struct hwkv_policy * p, const struct hwkv_at * at, int version, struct hwkv_error * err) {
     char name[HWKV_NAME_MAX];
     char method[HWKV_NAME_MAX];
     char artifact_id[65];
     struct hwkv_point_params params = { .name = name, .artifact_id = artifact_id };
-    int status = hwkv_expect_keys(at, keys, sizeof(keys) / sizeof(keys[0]), err);
+    int status = expect_point(at, version, err);
     if (status == 0) {
         status = hwkv_read_text(name, sizeof(name), at, "name", err);
     }
@@ -196,15 +203,23 @@ static int read_point(struct hwkv_policy * p, const struct hwkv_at * at, struct 
         status = read_rule(&params, method, at, err);
     }
     if (status == 0) {
+        status = read_budget(&params, at, err);
+    }
+    if (status == 0) {
         status = hwkv_read_hash(artifact_id, at, "artifact_id", false, err);
     }
     if (status == 0) {
-        status = read_arrays(p, &params, at, err);
+        status = read_arrays(p, &params, at, version, err);
     }
-    return status ? status : check_derived(&p->points[p->n_point - 1], at, err);
+    if (status) {
+        return status;
+    }
+    const struct hwkv_point * point = &p->points[p->n_point - 1];
+    status = check_shares(point, at, version, err);
+    return status ? status : check_min_score(point, at, err);
 }
 
-int hwkv_policy_read_points(struct hwkv_policy * policy, const struct hwkv_at * at, struct hwkv_error * err) {
+int hwkv_policy_read_points(struct hwkv_policy * policy, const struct hwkv_at * at, int version, struct hwkv_error * err) {
     int status = hwkv_expect_type(at, HWKV_JSON_ARRAY, err);
     if (status) {
         return status;
@@ -214,7 +229,7 @@ int hwkv_policy_read_points(struct hwkv_policy * policy, const struct hwkv_at * 
     }
     for (const struct hwkv_json * it = hwkv_json_child(at->node); it && status == 0; it = hwkv_json_next(it)) {
         const struct hwkv_at at_point = hwkv_at_element(at, it, policy->n_point);
-        status = read_point(policy, &at_point, err);
+        status = read_point(policy, &at_point, version, err);
     }
     return status;
 }

@@ -29,28 +29,8 @@ static int validate_entries(const struct hwkv_policy * policy, const int32_t * e
             const int32_t ic = entries[hwkv_policy_unit(policy, jl, ih)];
             if (ic < 0 || ic >= policy->n_codebook) {
                 char at[128];
-                snprintf(at, sizeof(at), "%s.windows[%d][%d]", path, (int) jl, (int) ih);
+                snprintf(at, sizeof(at), "%s.entries[%d][%d]", path, (int) jl, (int) ih);
                 return hwkv_fail(err, HWKV_ERR_VALUE, at, "found entry %d, expected one of the codebook's %d", (int) ic, (int) policy->n_codebook);
-            }
-        }
-    }
-    return 0;
-}
-
-static int validate_scores(const struct hwkv_policy * policy, const double * scores, const char * path, struct hwkv_error * err) {
-    const int32_t n = policy->n_codebook;
-    for (int32_t jl = 0; jl < policy->geo.n_full; jl++) {
-        for (int32_t ih = 0; ih < policy->geo.layers[jl].n_head_kv; ih++) {
-            const double * s = scores + (size_t) hwkv_policy_unit(policy, jl, ih) * (size_t) n;
-            for (int32_t i = 0; i < n; i++) {
-                const bool full = i == n - 1;
-                // rounding may carry a mean of cosines a hair over one
-                if (full ? s[i] == 1.0 : s[i] >= -1.0 - 1e-9 && s[i] <= 1.0 + 1e-9) {
-                    continue;
-                }
-                char at[128];
-                snprintf(at, sizeof(at), "%s.scores[%d][%d][%d]", path, (int) jl, (int) ih, (int) i);
-                return hwkv_fail(err, HWKV_ERR_VALUE, at, "found score %g, expected %s", s[i], full ? "1 for the full window" : "-1 to 1");
             }
         }
     }
@@ -68,11 +48,7 @@ static double lowest_score(const struct hwkv_policy * policy, const int32_t * en
 
 // Types of the entries' own come after everything else, so that a policy without any keeps its id.
 static void hash_types(struct hwkv_sha256 * s, const struct hwkv_policy * policy, const int32_t * entries) {
-    bool any = false;
-    for (int32_t i = 0; i < policy->n_codebook; i++) {
-        any = any || hwkv_entry_has_types(&policy->codebook[i]);
-    }
-    if (!any) {
+    if (!hwkv_policy_has_types(policy)) {
         return;
     }
     for (int32_t i = 0; i < policy->n_codebook; i++) {
@@ -104,16 +80,16 @@ static void content_id(const struct hwkv_policy * policy, const struct hwkv_poin
         hwkv_sha256_i64(&s, policy->codebook[p->entries[u]].window);
     }
     hash_types(&s, policy, p->entries);
+    if (p->budget > 0) {
+        char lambda[32];
+        hwkv_snprintf(lambda, sizeof(lambda), "%.17g", p->lambda);
+        hwkv_sha256_i64(&s, (int64_t) p->budget);
+        hwkv_sha256_string(&s, lambda);
+    }
     hwkv_sha256_final(&s, hex);
 }
 
-static int validate_point(const struct hwkv_policy * policy, const struct hwkv_point_params * p, const char * path, struct hwkv_error * err) {
-    char at[128];
-    snprintf(at, sizeof(at), "%s.name", path);
-    int status = validate_name(policy, p->name, at, err);
-    if (status) {
-        return status;
-    }
+static int validate_rule(const struct hwkv_point_params * p, const char * path, struct hwkv_error * err) {
     if ((p->method != NULL) == (p->tau != 0.0)) {
         return hwkv_fail(err, HWKV_ERR_VALUE, path, "found %s of tau and method, expected exactly one", p->method ? "both" : "none");
     }
@@ -124,8 +100,42 @@ static int validate_point(const struct hwkv_policy * policy, const struct hwkv_p
         return hwkv_fail(err, HWKV_ERR_UTF8, path, "found a method that is not UTF-8, expected UTF-8 text");
     }
     if (!p->method && !(p->tau > 0.0 && p->tau <= 1.0)) {
+        char at[128];
         snprintf(at, sizeof(at), "%s.tau", path);
         return hwkv_fail(err, HWKV_ERR_RANGE, at, "found %g, expected above 0 and at most 1", p->tau);
+    }
+    return 0;
+}
+
+static int validate_budget(const struct hwkv_point_params * p, const char * path, struct hwkv_error * err) {
+    if (p->budget == 0) {
+        return p->lambda == 0.0 || isnan(p->lambda) ? 0 : hwkv_fail(err, HWKV_ERR_VALUE, path, "found lambda without budget, expected both or neither");
+    }
+    if (!p->method) {
+        return hwkv_fail(err, HWKV_ERR_VALUE, path, "found a budget beside tau, expected it beside a method");
+    }
+    if (p->budget > (uint64_t) 1 << 53) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, path, "found a budget of %llu bytes, expected at most 2^53", (unsigned long long) p->budget);
+    }
+    if (!(p->lambda >= 0.0) || !isfinite(p->lambda)) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, path, "found lambda %g, expected a finite number of at least 0", p->lambda);
+    }
+    return 0;
+}
+
+static int validate_point(const struct hwkv_policy * policy, const struct hwkv_point_params * p, const char * path, struct hwkv_error * err) {
+    char at[128];
+    snprintf(at, sizeof(at), "%s.name", path);
+    int status = validate_name(policy, p->name, at, err);
+    if (status) {
+        return status;
+    }
+    status = validate_rule(p, path, err);
+    if (status == 0) {
+        status = validate_budget(p, path, err);
+    }
+    if (status) {
+        return status;
     }
     if (p->artifact_id && !hwkv_is_hex64(p->artifact_id)) {
         snprintf(at, sizeof(at), "%s.artifact_id", path);
@@ -133,10 +143,8 @@ static int validate_point(const struct hwkv_policy * policy, const struct hwkv_p
         return hwkv_fail(err, HWKV_ERR_VALUE, at, "found %s, expected 64 lower-case hex digits", hwkv_quote(found, p->artifact_id, 80));
     }
     status = validate_entries(policy, p->entries, path, err);
-    if (status == 0 && p->scores) {
-        status = validate_scores(policy, p->scores, path, err);
-    }
-    return status;
+    snprintf(at, sizeof(at), "%s.scores", path);
+    return status ? status : hwkv_scores_validate(policy, p->scores, p->n_scores, at, err);
 }
 
 static int node_depth(const struct hwkv_json * node) {
@@ -191,25 +199,29 @@ static int reserve_point(struct hwkv_policy * policy, struct hwkv_error * err) {
 // What a point has of its own, before it is part of the policy.
 static int fill_point(struct hwkv_point * point, const struct hwkv_policy * policy, const struct hwkv_point_params * params, struct hwkv_error * err) {
     const struct hwkv_cache cache = hwkv_policy_cache(policy);
-    const size_t n_unit  = (size_t) hwkv_policy_n_unit(policy);
-    const size_t n_score = n_unit * (size_t) policy->n_codebook;
-    point->entries = hwkv_alloc(n_unit, sizeof(*point->entries));
-    point->scores  = params->scores ? hwkv_alloc(n_score, sizeof(*point->scores)) : NULL;
-    if (!point->entries || (params->scores && !point->scores)) {
-        hwkv_free(point->entries);
-        hwkv_free(point->scores);
+    const size_t n_unit = (size_t) hwkv_policy_n_unit(policy);
+    int status = hwkv_scores_copy(&point->scores, params->scores, params->n_scores, n_unit * (size_t) policy->n_codebook, err);
+    if (status) {
+        return status;
+    }
+    point->n_scores = params->n_scores;
+    point->entries  = hwkv_alloc(n_unit, sizeof(*point->entries));
+    if (!point->entries) {
+        hwkv_scores_free(point->scores, point->n_scores);
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     memcpy(point->entries, params->entries, n_unit * sizeof(*point->entries));
-    if (params->scores) {
-        memcpy(point->scores, params->scores, n_score * sizeof(*point->scores));
-    }
     hwkv_copy(point->name, sizeof(point->name), params->name);
     hwkv_copy(point->method, sizeof(point->method), params->method ? params->method : "");
     point->tau       = params->tau;
-    point->retention = hwkv_retention(&policy->geo, policy->codebook, params->entries, &cache);
+    point->budget    = params->budget;
+    point->lambda    = params->budget > 0 ? params->lambda : (double) NAN;
     point->bytes     = hwkv_cost(&policy->geo, policy->codebook, params->entries, &cache);
-    point->min_score = params->scores ? lowest_score(policy, params->entries, params->scores) : (double) NAN;
+    point->retention = hwkv_retention(&policy->geo, policy->codebook, params->entries, &cache);
+    point->retention_tokens = hwkv_retention_tokens(&policy->geo, policy->codebook, params->entries, policy->context);
+    point->retention_query  = hwkv_retention_query (&policy->geo, policy->codebook, params->entries, policy->context);
+    const double * cosines = hwkv_point_scores(point, policy, HWKV_KIND_COSINE);
+    point->min_score = cosines ? lowest_score(policy, params->entries, cosines) : (double) NAN;
     if (params->artifact_id) {
         hwkv_copy(point->artifact_id, sizeof(point->artifact_id), params->artifact_id);
     } else {

@@ -83,7 +83,7 @@ static int read_model(struct hwkv_geometry * geo, const struct hwkv_at * at, str
 // codebook and cache types
 //
 
-static int read_codebook(struct hwkv_entry codebook[HWKV_CODE_MAX], int32_t * n, const struct hwkv_at * at, struct hwkv_error * err) {
+static int read_codebook(struct hwkv_entry codebook[HWKV_CODE_MAX], int32_t * n, const struct hwkv_at * at, int version, struct hwkv_error * err) {
     int status = hwkv_expect_type(at, HWKV_JSON_ARRAY, err);
     if (status) {
         return status;
@@ -92,10 +92,8 @@ static int read_codebook(struct hwkv_entry codebook[HWKV_CODE_MAX], int32_t * n,
         if (*n == HWKV_CODE_MAX) {
             return hwkv_fail_at(err, HWKV_ERR_RANGE, at, "found over %d entries, expected at most that many", HWKV_CODE_MAX);
         }
-        const struct hwkv_at at_window = hwkv_at_element(at, it, *n);
-        int32_t window = 0;
-        status = hwkv_read_window(&window, &at_window, err);
-        codebook[(*n)++] = hwkv_entry_of_window(window);
+        const struct hwkv_at at_entry = hwkv_at_element(at, it, *n);
+        status = hwkv_read_entry(&codebook[(*n)++], &at_entry, version, err);
     }
     return status;
 }
@@ -109,7 +107,7 @@ static int read_type(enum hwkv_type * out, const struct hwkv_at * object, const 
     const int type = hwkv_type_from_name(name);
     if (type < 0) {
         const struct hwkv_at at = hwkv_at_member(object, key);
-        return hwkv_fail_at(err, HWKV_ERR_VALUE, &at, "found \"%s\", expected f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl", name);
+        return hwkv_fail_at(err, HWKV_ERR_VALUE, &at, "found \"%s\", expected " HWKV_TYPE_NAMES, name);
     }
     *out = (enum hwkv_type) type;
     return 0;
@@ -164,14 +162,14 @@ static int read_extensions(struct hwkv_policy * p, const struct hwkv_at * at, st
 }
 
 // Format and version come first, so that a file of a later version is not called faulty.
-static int check_format(const struct hwkv_at * root, struct hwkv_error * err) {
+static int check_format(int * version, const struct hwkv_at * root, struct hwkv_error * err) {
     int status = hwkv_expect_type(root, HWKV_JSON_OBJECT, err);
     if (status) {
         return status;
     }
-    const struct hwkv_at format  = hwkv_at_member(root, "format");
-    const struct hwkv_at version = hwkv_at_member(root, "version");
-    if (!format.node || !version.node) {
+    const struct hwkv_at format     = hwkv_at_member(root, "format");
+    const struct hwkv_at at_version = hwkv_at_member(root, "version");
+    if (!format.node || !at_version.node) {
         return hwkv_fail_at(err, HWKV_ERR_MISSING_KEY, root, "found no key \"%s\", expected one", format.node ? "version" : "format");
     }
     const enum hwkv_json_type type = hwkv_json_type(format.node);
@@ -181,19 +179,20 @@ static int check_format(const struct hwkv_at * root, struct hwkv_error * err) {
                             type == HWKV_JSON_STRING ? hwkv_quote(found, hwkv_json_string(format.node), 60) : hwkv_json_type_name(type));
     }
     double number = 0.0;
-    status = hwkv_read_number(&number, &version, err);
-    if (status == 0 && number != HWKV_POLICY_VERSION) {
-        return hwkv_fail_at(err, HWKV_ERR_VERSION, &version, "found %g, expected %d", number, HWKV_POLICY_VERSION);
+    status = hwkv_read_number(&number, &at_version, err);
+    if (status == 0 && number != 1 && number != HWKV_POLICY_VERSION) {
+        return hwkv_fail_at(err, HWKV_ERR_VERSION, &at_version, "found %g, expected 1 or %d", number, HWKV_POLICY_VERSION);
     }
+    *version = number == 1 ? 1 : HWKV_POLICY_VERSION;
     return status;
 }
 
 // What a policy cannot be made without.
-static int read_head(struct hwkv_policy ** out, const struct hwkv_at * root, struct hwkv_error * err) {
+static int read_head(struct hwkv_policy ** out, const struct hwkv_at * root, int version, struct hwkv_error * err) {
     const struct hwkv_at model    = hwkv_at_member(root, "model");
     const struct hwkv_at types    = hwkv_at_member(root, "cache_types");
     const struct hwkv_at at_codes = hwkv_at_member(root, "codebook");
-    struct hwkv_entry         codebook[HWKV_CODE_MAX];
+    struct hwkv_entry         codebook[HWKV_CODE_MAX] = { 0 };
     struct hwkv_geometry      geo    = { 0 };
     struct hwkv_policy_params params = { .geometry = &geo, .codebook = codebook };
     int status = read_model(&geo, &model, err);
@@ -204,7 +203,7 @@ static int read_head(struct hwkv_policy ** out, const struct hwkv_at * root, str
         status = read_types(&params, &types, err);
     }
     if (status == 0) {
-        status = read_codebook(codebook, &params.n_codebook, &at_codes, err);
+        status = read_codebook(codebook, &params.n_codebook, &at_codes, version, err);
     }
     if (status == 0) {
         status = hwkv_read_int32(&params.sinks, root, "sinks", 0, HWKV_SINKS_MAX, err);
@@ -216,12 +215,12 @@ static int read_head(struct hwkv_policy ** out, const struct hwkv_at * root, str
     return status;
 }
 
-static int read_body(struct hwkv_policy * p, const struct hwkv_at * root, struct hwkv_error * err) {
+static int read_body(struct hwkv_policy * p, const struct hwkv_at * root, int version, struct hwkv_error * err) {
     const struct hwkv_at points      = hwkv_at_member(root, "operating_points");
     const struct hwkv_at calibration = hwkv_at_member(root, "calibration");
     const struct hwkv_at extensions  = hwkv_at_member(root, "extensions");
     char name[HWKV_NAME_MAX];
-    int status = hwkv_policy_read_points(p, &points, err);
+    int status = hwkv_policy_read_points(p, &points, version, err);
     if (status == 0) {
         status = hwkv_read_text(name, sizeof(name), root, "selected", err);
     }
@@ -246,15 +245,16 @@ int hwkv_policy_read_json(struct hwkv_policy ** out, const struct hwkv_json * ro
     *out = NULL;
     const struct hwkv_at at     = hwkv_at_root(root);
     struct hwkv_policy * policy = NULL;
-    int status = check_format(&at, err);
+    int version = 0;
+    int status  = check_format(&version, &at, err);
     if (status == 0) {
         status = hwkv_expect_keys(&at, keys, sizeof(keys) / sizeof(keys[0]), err);
     }
     if (status == 0) {
-        status = read_head(&policy, &at, err);
+        status = read_head(&policy, &at, version, err);
     }
     if (status == 0) {
-        status = read_body(policy, &at, err);
+        status = read_body(policy, &at, version, err);
     }
     if (status) {
         hwkv_policy_free(policy);

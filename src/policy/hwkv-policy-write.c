@@ -2,10 +2,17 @@
 
 #include "hwkv-impl.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-static struct hwkv_json * window_node(int32_t window) {
-    return window == HWKV_FULL ? hwkv_json_new_string("full") : hwkv_json_new_number(window);
+// A window alone as a number or "full", as version 1 had it.
+static struct hwkv_json * entry_node(const struct hwkv_entry * entry) {
+    char text[HWKV_ENTRY_SIZE];
+    if (entry->window != HWKV_FULL && !hwkv_entry_has_types(entry)) {
+        return hwkv_json_new_number(entry->window);
+    }
+    return hwkv_json_new_string(hwkv_entry_format(entry, text));
 }
 
 static bool add_text(struct hwkv_json * object, const char * key, const char * text) {
@@ -46,13 +53,13 @@ static struct hwkv_json * model_node(const struct hwkv_geometry * geo) {
     return NULL;
 }
 
-static struct hwkv_json * windows_node(const struct hwkv_policy * p, const int32_t * entries) {
+static struct hwkv_json * entries_node(const struct hwkv_policy * p, const int32_t * entries) {
     struct hwkv_json * node = hwkv_json_new_array();
     bool ok = node != NULL;
     for (int32_t jl = 0; jl < p->geo.n_full && ok; jl++) {
         struct hwkv_json * line = hwkv_json_new_array();
         for (int32_t ih = 0; ih < p->geo.layers[jl].n_head_kv && ok; ih++) {
-            ok = hwkv_json_append(line, window_node(p->codebook[*entries++].window));
+            ok = hwkv_json_append(line, entry_node(&p->codebook[*entries++]));
         }
         ok = hwkv_json_append(node, line) && ok;
     }
@@ -76,7 +83,7 @@ static struct hwkv_json * head_scores_node(const double * scores, int32_t n) {
     return NULL;
 }
 
-static struct hwkv_json * scores_node(const struct hwkv_policy * p, const double * scores) {
+static struct hwkv_json * matrix_node(const struct hwkv_policy * p, const double * scores) {
     struct hwkv_json * node = hwkv_json_new_array();
     bool ok = node != NULL;
     for (int32_t jl = 0; jl < p->geo.n_full && ok; jl++) {
@@ -94,15 +101,59 @@ static struct hwkv_json * scores_node(const struct hwkv_policy * p, const double
     return NULL;
 }
 
+// The tables of one kind, which stand together: a matrix at C alone, or one for each context.
+static struct hwkv_json * kind_node(const struct hwkv_policy * p, const struct hwkv_scores * tables, int32_t n) {
+    if (n == 1 && tables[0].context == p->context) {
+        return matrix_node(p, tables[0].values);
+    }
+    struct hwkv_json * node = hwkv_json_new_object();
+    bool ok = node != NULL;
+    for (int32_t i = 0; i < n && ok; i++) {
+        char context[16];
+        snprintf(context, sizeof(context), "%d", (int) tables[i].context);
+        ok = hwkv_json_add(node, context, matrix_node(p, tables[i].values));
+    }
+    if (ok) {
+        return node;
+    }
+    hwkv_json_free(node);
+    return NULL;
+}
+
+static struct hwkv_json * scores_node(const struct hwkv_policy * p, const struct hwkv_point * point) {
+    struct hwkv_json * node = hwkv_json_new_object();
+    bool ok = node != NULL;
+    for (int32_t i = 0, n; i < point->n_scores && ok; i += n) {
+        const struct hwkv_scores * first = &point->scores[i];
+        n = 1;
+        while (i + n < point->n_scores && strcmp(first[n].kind, first->kind) == 0) {
+            n++;
+        }
+        ok = hwkv_json_add(node, first->kind, kind_node(p, first, n));
+    }
+    if (ok) {
+        return node;
+    }
+    hwkv_json_free(node);
+    return NULL;
+}
+
+static bool add_rule(struct hwkv_json * node, const struct hwkv_point * point) {
+    if (!point->method[0]) {
+        return add_number(node, "tau", point->tau);
+    }
+    return add_text(node, "method", point->method) &&
+           (point->budget == 0 || (add_number(node, "budget", (double) point->budget) && add_number(node, "lambda", point->lambda)));
+}
+
 static struct hwkv_json * point_node(const struct hwkv_policy * p, const struct hwkv_point * point) {
     struct hwkv_json * node = hwkv_json_new_object();
-    bool ok = add_text(node, "name", point->name) &&
-              (point->method[0] ? add_text(node, "method", point->method) : add_number(node, "tau", point->tau)) &&
-              add_number(node, "retention", point->retention) && (!point->scores || add_number(node, "min_score", point->min_score)) &&
-              add_number(node, "bytes", (double) point->bytes) && add_text(node, "artifact_id", point->artifact_id) &&
-              hwkv_json_add(node, "windows", windows_node(p, point->entries));
-    if (ok && point->scores) {
-        ok = hwkv_json_add(node, "scores", scores_node(p, point->scores));
+    bool ok = add_text(node, "name", point->name) && add_rule(node, point) && add_number(node, "retention", point->retention) &&
+              add_number(node, "retention_tokens", point->retention_tokens) && add_number(node, "retention_query", point->retention_query) &&
+              (isnan(point->min_score) || add_number(node, "min_score", point->min_score)) && add_number(node, "bytes", (double) point->bytes) &&
+              add_text(node, "artifact_id", point->artifact_id) && hwkv_json_add(node, "entries", entries_node(p, point->entries));
+    if (ok && point->n_scores > 0) {
+        ok = hwkv_json_add(node, "scores", scores_node(p, point));
     }
     if (ok && point->validation) {
         ok = hwkv_json_add(node, "validation", hwkv_json_new_parsed(point->validation));
@@ -127,7 +178,7 @@ static bool add_codebook(struct hwkv_json * root, const struct hwkv_policy * p) 
     struct hwkv_json * node = hwkv_json_new_array();
     bool ok = node != NULL;
     for (int32_t i = 0; i < p->n_codebook && ok; i++) {
-        ok = hwkv_json_append(node, window_node(p->codebook[i].window));
+        ok = hwkv_json_append(node, entry_node(&p->codebook[i]));
     }
     return hwkv_json_add(root, "codebook", node) && ok;
 }
@@ -153,13 +204,6 @@ int hwkv_policy_print(char ** out, const struct hwkv_policy * policy, struct hwk
     *out = NULL;
     if (!policy || policy->n_point < 1) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found no operating point, expected at least one");
-    }
-    for (int32_t i = 0; i < policy->n_codebook; i++) {
-        if (hwkv_entry_has_types(&policy->codebook[i])) {
-            char path[64];
-            snprintf(path, sizeof(path), "$.codebook[%d]", (int) i);
-            return hwkv_fail(err, HWKV_ERR_VALUE, path, "found types of an entry's own, expected none in a file of version %d", HWKV_POLICY_VERSION);
-        }
     }
     struct hwkv_json * root = hwkv_json_new_object();
     bool ok = add_text(root, "format", HWKV_POLICY_FORMAT) && add_number(root, "version", HWKV_POLICY_VERSION) &&

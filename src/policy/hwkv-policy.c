@@ -18,91 +18,6 @@ struct hwkv_policy_params hwkv_policy_params_default(void) {
     return params;
 }
 
-// Whether an entry before it has the same window and types. Windows ascend up to here.
-static bool is_repeated(const struct hwkv_entry * codebook, int32_t i) {
-    for (int32_t k = i - 1; k >= 0 && codebook[k].window == codebook[i].window; k--) {
-        if (codebook[k].type_k == codebook[i].type_k && codebook[k].type_v == codebook[i].type_v) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static int validate_entry(const struct hwkv_policy_params * p, int32_t i, struct hwkv_error * err) {
-    const int32_t window = p->codebook[i].window;
-    char path[64];
-    snprintf(path, sizeof(path), "$.codebook[%d]", (int) i);
-    if (window == HWKV_FULL) {
-        if (i + 1 < p->n_codebook && p->codebook[i + 1].window != HWKV_FULL) {
-            return hwkv_fail(err, HWKV_ERR_VALUE, path, "found \"full\", expected it as the last entry only");
-        }
-        return !is_repeated(p->codebook, i) ? 0 : hwkv_fail(err, HWKV_ERR_VALUE, path, "found \"full\" again, expected it once");
-    }
-    const int32_t below = i > 0 ? p->codebook[i - 1].window : 0;
-    if (window < 1 || window < below || is_repeated(p->codebook, i) || window >= p->context) {
-        return hwkv_fail(err, HWKV_ERR_VALUE, path, "found window %d, expected one above %d and below the context %d", (int) window, (int) below,
-                         (int) p->context);
-    }
-    return 0;
-}
-
-static int validate_codebook(const struct hwkv_policy_params * p, struct hwkv_error * err) {
-    if (p->context < 1 || p->context == HWKV_FULL) {
-        return hwkv_fail(err, HWKV_ERR_RANGE, "$.context", "found %d, expected a positive number of tokens", (int) p->context);
-    }
-    if (!p->codebook || p->n_codebook < 1 || p->n_codebook > HWKV_CODE_MAX) {
-        return hwkv_fail(err, HWKV_ERR_RANGE, "$.codebook", "found %d entries, expected 1 to %d", (int) p->n_codebook, HWKV_CODE_MAX);
-    }
-    for (int32_t i = 0; i < p->n_codebook; i++) {
-        if (i + 1 == p->n_codebook && p->codebook[i].window != HWKV_FULL) {
-            return hwkv_fail(err, HWKV_ERR_VALUE, "$.codebook", "found no \"full\", expected it as the last entry");
-        }
-        const int status = validate_entry(p, i, err);
-        if (status) {
-            return status;
-        }
-    }
-    if (p->sinks < 0 || p->sinks > HWKV_SINKS_MAX) {
-        return hwkv_fail(err, HWKV_ERR_RANGE, "$.sinks", "found %d, expected 0 to %d", (int) p->sinks, HWKV_SINKS_MAX);
-    }
-    if (p->sinks >= p->codebook[0].window) {
-        return hwkv_fail(err, HWKV_ERR_VALUE, "$.sinks", "found %d, expected less than the smallest window %d", (int) p->sinks,
-                         (int) p->codebook[0].window);
-    }
-    return 0;
-}
-
-// Holds for any head with this entry: cells of whole blocks, and bytes that a JSON number can tell.
-static int validate_types(const struct hwkv_policy_params * p, const struct hwkv_entry * entry, const char * path, struct hwkv_error * err) {
-    const struct hwkv_cache cache = { p->context, p->type_k, p->type_v };
-    const struct hwkv_entry e     = hwkv_entry_settle(entry, &cache);
-    double bytes = 0.0;
-    for (int32_t jl = 0; jl < p->geometry->n_full; jl++) {
-        const struct hwkv_layer * l = &p->geometry->layers[jl];
-        if (hwkv_type_row_size(e.type_k, l->head_dim_k) == 0 || hwkv_type_row_size(e.type_v, l->head_dim_v) == 0) {
-            return hwkv_fail(err, HWKV_ERR_VALUE, path, "found %s and %s, expected types whose blocks divide the head dims %d and %d",
-                             hwkv_type_name(e.type_k), hwkv_type_name(e.type_v), (int) l->head_dim_k, (int) l->head_dim_v);
-        }
-        bytes += (double) hwkv_cost_head(l, &e, &cache) * l->n_head_kv;
-    }
-    // JSON numbers hold integers up to here
-    if (bytes > (double) ((int64_t) 1 << 53)) {
-        return hwkv_fail(err, HWKV_ERR_RANGE, "$.context", "found a full cache of %.3g bytes, expected at most 2^53", bytes);
-    }
-    return 0;
-}
-
-static int validate_all_types(const struct hwkv_policy_params * p, struct hwkv_error * err) {
-    const struct hwkv_entry plain = hwkv_entry_of_window(HWKV_FULL);
-    int status = validate_types(p, &plain, "$.cache_types", err);
-    for (int32_t i = 0; i < p->n_codebook && status == 0; i++) {
-        char path[64];
-        snprintf(path, sizeof(path), "$.codebook[%d]", (int) i);
-        status = validate_types(p, &p->codebook[i], path, err);
-    }
-    return status;
-}
-
 int hwkv_policy_init(struct hwkv_policy ** out, const struct hwkv_policy_params * params, struct hwkv_error * err) {
     if (!out) {
         return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found NULL, expected a place for the policy");
@@ -113,10 +28,7 @@ int hwkv_policy_init(struct hwkv_policy ** out, const struct hwkv_policy_params 
     }
     int status = hwkv_geometry_validate(params->geometry, err);
     if (status == 0) {
-        status = validate_codebook(params, err);
-    }
-    if (status == 0) {
-        status = validate_all_types(params, err);
+        status = hwkv_codebook_validate(params, err);
     }
     if (status) {
         return status;
@@ -144,13 +56,15 @@ int hwkv_policy_init(struct hwkv_policy ** out, const struct hwkv_policy_params 
     p->type_k     = params->type_k;
     p->type_v     = params->type_v;
     memcpy(p->codebook, params->codebook, (size_t) params->n_codebook * sizeof(*p->codebook));
+    const struct hwkv_cache cache = hwkv_policy_cache(p);
+    p->reference = hwkv_codebook_reference(p->codebook, p->n_codebook, &cache);
     *out = p;
     return 0;
 }
 
 static void point_free(struct hwkv_point * point) {
     hwkv_free(point->entries);
-    hwkv_free(point->scores);
+    hwkv_scores_free(point->scores, point->n_scores);
     hwkv_free(point->validation);
 }
 
@@ -185,6 +99,14 @@ const struct hwkv_entry * hwkv_policy_codebook(const struct hwkv_policy * policy
         *n = policy->n_codebook;
     }
     return policy->codebook;
+}
+
+int32_t hwkv_policy_reference(const struct hwkv_policy * policy) {
+    return policy->reference;
+}
+
+bool hwkv_policy_has_types(const struct hwkv_policy * policy) {
+    return hwkv_entry_has_types(&policy->codebook[0]);
 }
 
 int32_t hwkv_policy_context(const struct hwkv_policy * policy) {

@@ -1,4 +1,4 @@
-// Choosing windows from scores, and an operating point from a grid.
+// Choosing entries from scores, and an operating point from a grid.
 
 #include "hwkv-impl.h"
 
@@ -6,12 +6,11 @@
 #include <stdlib.h>
 
 int32_t hwkv_select_threshold(const double * scores, int32_t n_codebook, double tau) {
-    for (int32_t i = 0; i < n_codebook - 1; i++) {
-        if (scores[i] >= tau) {
-            return i;
-        }
+    int32_t i = 0;
+    while (i < n_codebook - 1 && !(scores[i] >= tau)) {
+        i++;
     }
-    return n_codebook - 1; // full scores one by definition
+    return i;
 }
 
 int32_t hwkv_select_budget(const struct hwkv_record * records, int32_t n, double budget) {
@@ -43,25 +42,29 @@ static int compare_unit_scores(const void * a, const void * b) {
     return x->unit < y->unit ? -1 : x->unit > y->unit;
 }
 
-int hwkv_select_binary(int32_t * entries, const double * scores, int32_t n_unit, int32_t n_codebook, int32_t ic, double ratio,
-                       struct hwkv_error * err) {
-    if (!entries || !scores || n_unit < 1 || ic < 0 || ic >= n_codebook - 1) {
-        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "a binary split needs scores and a codebook entry before the last");
+int hwkv_select_binary(int32_t * entries, const struct hwkv_split * split, struct hwkv_error * err) {
+    if (!entries || !split || !split->scores || split->n_unit < 1) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found no scores, expected those of at least one head for a binary split");
     }
-    if (!(ratio >= 0.0 && ratio <= 1.0)) {
-        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found ratio %g, expected 0 to 1", ratio);
+    const int32_t n = split->n_codebook;
+    if (split->ic < 0 || split->ic >= n || split->reference < 0 || split->reference >= n || split->ic == split->reference) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found entries %d and %d, expected two of the codebook's %d for a binary split", (int) split->ic,
+                         (int) split->reference, (int) n);
     }
-    struct unit_score * order = hwkv_alloc((size_t) n_unit, sizeof(*order));
+    if (!(split->ratio >= 0.0 && split->ratio <= 1.0)) {
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "found ratio %g, expected 0 to 1", split->ratio);
+    }
+    struct unit_score * order = hwkv_alloc((size_t) split->n_unit, sizeof(*order));
     if (!order) {
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
-    for (int32_t i = 0; i < n_unit; i++) {
-        order[i] = (struct unit_score) { scores[(size_t) i * (size_t) n_codebook + (size_t) ic], i };
+    for (int32_t i = 0; i < split->n_unit; i++) {
+        order[i] = (struct unit_score) { split->scores[(size_t) i * (size_t) n + (size_t) split->ic], i };
     }
-    qsort(order, (size_t) n_unit, sizeof(*order), compare_unit_scores);
-    const int32_t n_full = (int32_t) lround(ratio * n_unit);
-    for (int32_t i = 0; i < n_unit; i++) {
-        entries[order[i].unit] = i < n_full ? n_codebook - 1 : ic;
+    qsort(order, (size_t) split->n_unit, sizeof(*order), compare_unit_scores);
+    const int32_t n_full = (int32_t) lround(split->ratio * split->n_unit);
+    for (int32_t i = 0; i < split->n_unit; i++) {
+        entries[order[i].unit] = i < n_full ? split->reference : split->ic;
     }
     hwkv_free(order);
     return 0;

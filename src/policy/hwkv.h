@@ -4,15 +4,15 @@
 // read, made and checked anywhere. The bridge into llama.cpp (llama-hwkv-*.h) builds on it.
 //
 // ---------------------------------------------------------------------------------------------------------
-// The policy file, version 1
+// The policy file, version 2
 //
 // A policy is one JSON object (RFC 8259, UTF-8, at most HWKV_FILE_MAX bytes, nested at most HWKV_DEPTH_MAX deep).
 // Reading is strict: an unknown, missing or duplicate key, a wrong type or an inconsistent number is an error.
 // policies/policy.schema.json says the same as a JSON Schema.
 //
 //   format            "headwisekv-policy"
-//   version           1
-//   model             the model the windows were chosen for
+//   version           2; what version 1 has instead is told below
+//   model             the model the entries were chosen for
 //     architecture      as in the GGUF, e.g. "qwen35"
 //     name              free text
 //     fingerprint       64 hex digits: sha256 over architecture, geometry, tokenizer, tensor names and shapes;
@@ -24,19 +24,30 @@
 //       n_head, n_head_kv query heads and physical KV heads; n_head is a multiple of n_head_kv
 //       head_dim_k, head_dim_v
 //   context           C: the context length the scores, retention and bytes refer to
-//   cache_types       {"k": "f16", "v": "f16"}: the cache format they refer to
-//   codebook          [256, 1024, 4096, "full"]: ascending finite windows, each below C, then "full"
+//   cache_types       {"k": "f16", "v": "f16"}: the types of the reference, and of a cache under entries without types
+//   codebook          the entries a head can be given, all of one kind, none twice:
+//                       windows alone     [256, 1024, "full"]: their types are left to the cache, or
+//                       windows and types ["256:q4_0", "256:q8_0", "1024:q8_0/q4_0", "full:f16"]: of K and V, one where both are the same.
+//                       Finite windows are below C. Entries stand in the order of the bytes that they take at C, if all heads have them; equal
+//                       bytes by window, then by precision, of K before V: q4_0 iq4_nl q4_1 q5_0 q5_1 q8_0 bf16 f16 f32. One of them is the
+//                       reference: full, with the types of cache_types where entries have types
 //   sinks             s: a finite window w holds the first s positions and the w - s newest; s is below every window
 //   operating_points  ordered, at least one, each an object
 //     name              unique
 //     tau               similarity floor in (0, 1] of a calibrated point, or
-//     method            how the windows were chosen otherwise; exactly one of the two
-//     windows           matrix layer x KV head; every entry is in the codebook
-//     scores            optional, layer x KV head x codebook: mean cosine to the full output; "full" scores 1
-//     retention         R_C in (0, 1]
-//     min_score         the lowest score of a chosen window; present exactly when scores are
+//     method            how the entries were chosen otherwise; exactly one of the two
+//     budget, lambda    optional, both or neither, beside a method: the bytes that were to be used, and the price of a byte that came out
+//     retention         R_C: the bytes divided by those of the reference for every head
+//     retention_tokens  the mean of r_C(w)/C over the KV heads
+//     retention_query   R^Q_C: the same mean over the query heads
+//     min_score         the lowest score of a chosen entry; present exactly when there are scores of the kind "cosine" at C
 //     bytes             N_C: nominal bytes at context C
 //     artifact_id       64 hex digits that name the inputs of this point (no time, no path)
+//     entries           matrix layer x KV head; each is written as in the codebook
+//     scores            optional object: what each entry does to each head, kind -> layer x KV head x codebook, or
+//                       kind -> {"4096": layer x KV head x codebook, ...} by context; without contexts they are at C.
+//                       A kind is 1 to 31 of a-z, 0-9, _ and -. "cosine", and what begins with "cosine-", is a similarity of -1 to 1,
+//                       and the reference has exactly 1; any other kind is a loss of at least 0, and the reference has exactly 0
 //     validation        optional object: results on held-out text; kept, not interpreted
 //   selected          the name of the point to use unless another is asked for
 //   calibration       optional object
@@ -46,6 +57,9 @@
 //     query_rule        how query positions were drawn, e.g. "last-quarter"
 //     tool              program and version
 //   extensions        optional object: kept, not interpreted
+//
+// Version 1 is read, and written as version 2. It has windows alone; its points have "windows" where version 2 has "entries", "scores" that are
+// the matrix of the kind "cosine" at C, and no budget, lambda, retention_tokens and retention_query.
 //
 // A window w is w positions including the current one. w >= n_ctx at run time means the full history.
 // ---------------------------------------------------------------------------------------------------------
@@ -67,7 +81,7 @@ extern "C" {
 
 #define HWKV_VERSION        "0.1.0"
 #define HWKV_POLICY_FORMAT  "headwisekv-policy"
-#define HWKV_POLICY_VERSION 1
+#define HWKV_POLICY_VERSION 2
 
 #define HWKV_FULL      INT32_MAX            // the window "full"
 #define HWKV_SINKS_MAX 256
@@ -76,8 +90,10 @@ extern "C" {
 #define HWKV_NAME_MAX  128                  // bytes of a name, with the terminating zero
 #define HWKV_LAYER_MAX 4096
 #define HWKV_HEAD_MAX  1024
-#define HWKV_CODE_MAX  64                   // codebook entries, "full" included
+#define HWKV_CODE_MAX  64                   // codebook entries, full ones included
+#define HWKV_KIND_MAX  16                   // tables of scores of an operating point
 #define HWKV_POINT_MAX 256
+#define HWKV_ENTRY_SIZE 48                  // bytes of an entry's spelling, with the terminating zero
 
 //
 // errors
@@ -110,7 +126,7 @@ struct hwkv_error {
     int      code;
     uint32_t line;      // 1-based position in the file, 0 if unknown
     uint32_t column;
-    char     path[160]; // JSON path such as $.operating_points[1].windows[3][0], or ""
+    char     path[160]; // JSON path such as $.operating_points[1].entries[3][0], or ""
     char     msg[256];  // one line: what was found, what was expected
 };
 
@@ -177,6 +193,13 @@ int  hwkv_geometry_copy(struct hwkv_geometry * dst, const struct hwkv_geometry *
 int  hwkv_geometry_validate(const struct hwkv_geometry * geo, struct hwkv_error * err);
 void hwkv_geometry_free(struct hwkv_geometry * geo); // frees the layers, not geo
 
+// The cache that is spoken of: its context, and its types for entries that leave them open.
+struct hwkv_cache {
+    int64_t        n_ctx;
+    enum hwkv_type type_k;
+    enum hwkv_type type_v;
+};
+
 //
 // codebook
 //
@@ -184,11 +207,21 @@ void hwkv_geometry_free(struct hwkv_geometry * geo); // frees the layers, not ge
 // What a head can be given. Points name entries by their index in the codebook; nothing is looked up by a window.
 struct hwkv_entry {
     int32_t        window; // HWKV_FULL, or finite with its sinks
-    enum hwkv_type type_k; // HWKV_TYPE_CACHE: the policy leaves it to the cache; others cannot be written to a file of version 1
+    enum hwkv_type type_k; // HWKV_TYPE_CACHE: left to the cache, in all entries of a codebook for both K and V, or in none
     enum hwkv_type type_v;
 };
 
 struct hwkv_entry hwkv_entry_of_window(int32_t window); // types left open
+
+// The spelling of the file: "256", "full", "256:q8_0", "full:q8_0/q4_0".
+int    hwkv_entry_parse (struct hwkv_entry * entry, const char * text, struct hwkv_error * err);
+char * hwkv_entry_format(const struct hwkv_entry * entry, char buf[HWKV_ENTRY_SIZE]); // returns buf
+
+// Brings entries into the order of the file: by the bytes they take if all heads have them, then by window, then by precision. An entry that
+// is there twice is an error, and what no codebook can have.
+int     hwkv_codebook_sort     (struct hwkv_entry * codebook, int32_t n, const struct hwkv_geometry * geo, const struct hwkv_cache * cache, struct hwkv_error * err);
+// The entry that scores and shares refer to: full, with types left open or the cache's. -1: there is none.
+int32_t hwkv_codebook_reference(const struct hwkv_entry * codebook, int32_t n, const struct hwkv_cache * cache);
 
 //
 // policy
@@ -207,16 +240,28 @@ struct hwkv_calibration {
     char    tool[64];
 };
 
+// What every entry does to every head, by one measure and at one context.
+struct hwkv_scores {
+    char     kind[32];
+    int32_t  context;
+    double * values;               // [n_unit][n_codebook]
+};
+
 struct hwkv_point {
     char         name[HWKV_NAME_MAX];
     double       tau;              // 0 if the point has a method instead
     char         method[HWKV_NAME_MAX];
+    uint64_t     budget;           // bytes; 0 if there was none
+    double       lambda;           // NAN without a budget
     double       retention;        // R_C
-    double       min_score;        // NAN without scores
+    double       retention_tokens; // mean of r_C(w)/C over KV heads
+    double       retention_query;  // R^Q_C
+    double       min_score;        // NAN without scores of the kind "cosine" at C
     uint64_t     bytes;            // N_C
     char         artifact_id[65];
     int32_t    * entries;          // [n_unit] index in the codebook, layer by layer, head by head
-    double     * scores;           // [n_unit][n_codebook], or NULL
+    struct hwkv_scores * scores;   // [n_scores] by kind, then context
+    int32_t      n_scores;
     char       * validation;       // JSON object text, or NULL
 };
 
@@ -224,9 +269,9 @@ struct hwkv_policy_params {
     const struct hwkv_geometry * geometry; // copied
     int32_t         context;
     int32_t         sinks;
-    const struct hwkv_entry * codebook;    // copied; windows ascend, equal ones differ in type, the last one is full
+    const struct hwkv_entry * codebook;    // copied; in the order of hwkv_codebook_sort, with the reference
     int32_t         n_codebook;
-    enum hwkv_type  type_k;                // of the cache that scores, retention and bytes refer to
+    enum hwkv_type  type_k;                // of the reference, and of a cache under entries without types
     enum hwkv_type  type_v;
 };
 
@@ -246,14 +291,17 @@ int  hwkv_policy_save (const struct hwkv_policy * policy, const char * path, str
 int  hwkv_policy_print(char ** out, const struct hwkv_policy * policy, struct hwkv_error * err);
 void hwkv_string_free (char * text);
 
-// entries: [hwkv_policy_n_unit], scores: [n_unit*n_codebook] or NULL; both copied. Exactly one of tau > 0 and method != NULL.
+// entries: [hwkv_policy_n_unit] and scores are copied. Exactly one of tau > 0 and method != NULL; a budget only beside a method.
 // Retention, bytes and min_score are computed. artifact_id NULL: a hash of the policy's own content.
 struct hwkv_point_params {
     const char    * name;
     double          tau;
     const char    * method;
+    uint64_t        budget;      // 0: none
+    double          lambda;      // 0 or NAN without a budget
     const int32_t * entries;
-    const double  * scores;
+    const struct hwkv_scores * scores; // [n_scores], no kind twice at one context
+    int32_t         n_scores;
     const char    * artifact_id;
     const char    * validation;  // JSON object text or NULL
 };
@@ -266,6 +314,8 @@ int hwkv_policy_set_extensions (struct hwkv_policy * policy, const char * json, 
 const struct hwkv_geometry    * hwkv_policy_geometry   (const struct hwkv_policy * policy);
 const struct hwkv_calibration * hwkv_policy_calibration(const struct hwkv_policy * policy); // NULL if none
 const struct hwkv_entry * hwkv_policy_codebook(const struct hwkv_policy * policy, int32_t * n); // n may be NULL
+int32_t            hwkv_policy_reference (const struct hwkv_policy * policy);             // index of the entry that scores and shares refer to
+bool               hwkv_policy_has_types (const struct hwkv_policy * policy);             // entries have types of their own
 int32_t            hwkv_policy_context   (const struct hwkv_policy * policy);
 int32_t            hwkv_policy_sinks     (const struct hwkv_policy * policy);
 enum hwkv_type     hwkv_policy_type_k    (const struct hwkv_policy * policy);
@@ -279,6 +329,8 @@ int32_t            hwkv_policy_find_point(const struct hwkv_policy * policy, con
 // The same for what a user asks for: NULL is the selected point, and HWKV_ERR_ARG tells the points there are.
 int                hwkv_policy_choose_point(int32_t * ip, const struct hwkv_policy * policy, const char * name_or_number, struct hwkv_error * err);
 const struct hwkv_point * hwkv_policy_point(const struct hwkv_policy * policy, int32_t ip);
+// The table of a kind at the policy's context, [n_unit][n_codebook]; NULL if there is none.
+const double     * hwkv_point_scores     (const struct hwkv_point * point, const struct hwkv_policy * policy, const char * kind);
 const char       * hwkv_policy_extensions(const struct hwkv_policy * policy);             // JSON text or NULL
 const char       * hwkv_policy_hash      (const struct hwkv_policy * policy);             // sha256 of the file's bytes; "" if it was not read from one
 
@@ -290,36 +342,37 @@ int hwkv_policy_check_model(const struct hwkv_policy * policy, const struct hwkv
 // cost (paper: nominal storage and normalised retention)
 //
 
-// The cache that is spoken of: its context, and its types for entries that leave them open.
-struct hwkv_cache {
-    int64_t        n_ctx;
-    enum hwkv_type type_k;
-    enum hwkv_type type_v;
-};
-
 int64_t  hwkv_retained (int32_t window, int64_t n_ctx);                                                                     // r_C(w)
 uint64_t hwkv_cost_head(const struct hwkv_layer * layer, const struct hwkv_entry * entry, const struct hwkv_cache * cache); // n_lh,C(w)
 
-// entries laid out as in struct hwkv_point; NULL: every head full, in the cache's types
-uint64_t hwkv_cost           (const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache); // N_C(a)
-double   hwkv_retention      (const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache); // R_C(a)
-double   hwkv_retention_query(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx); // R^Q_C(a): mean over query heads
+// entries laid out as in struct hwkv_point; NULL: every head full, in the cache's types, which is what R_C is a share of
+uint64_t hwkv_cost            (const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache); // N_C(a)
+double   hwkv_retention       (const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, const struct hwkv_cache * cache); // R_C(a)
+double   hwkv_retention_tokens(const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx); // mean of r_C(w)/C over KV heads
+double   hwkv_retention_query (const struct hwkv_geometry * geo, const struct hwkv_entry * codebook, const int32_t * entries, int64_t n_ctx); // R^Q_C(a): the same over query heads
 
 //
 // selection
 //
 
-// The first codebook entry with score >= tau, else the last: the cheapest, where cost ascends with the codebook as it does with
-// windows alone. scores: [n_codebook].
+// The first codebook entry with score >= tau, which is the cheapest; the reference has 1 and always does. scores: [n_codebook].
 int32_t hwkv_select_threshold(const double * scores, int32_t n_codebook, double tau);
 
 struct hwkv_record { double retention; double min_score; };
 // The paper's budget rule: retention <= budget, then highest floor, then lowest retention, then first. -1: none fits.
 int32_t hwkv_select_budget(const struct hwkv_record * records, int32_t n, double budget);
 
-// DuoAttention projection: the share `ratio` of units with the lowest score at codebook entry `ic` becomes full,
-// the others get that entry. Ties go to the lower unit. entries: [n_unit] out.
-int hwkv_select_binary(int32_t * entries, const double * scores, int32_t n_unit, int32_t n_codebook, int32_t ic, double ratio, struct hwkv_error * err);
+// DuoAttention projection: the share `ratio` of units with the lowest score at codebook entry `ic` gets the entry `reference`,
+// the others get `ic`. Ties go to the lower unit. entries: [n_unit] out.
+struct hwkv_split {
+    const double * scores;     // [n_unit][n_codebook]
+    int32_t        n_unit;
+    int32_t        n_codebook;
+    int32_t        ic;
+    int32_t        reference;
+    double         ratio;
+};
+int hwkv_select_binary(int32_t * entries, const struct hwkv_split * split, struct hwkv_error * err);
 
 //
 // plan: what the runtime allocates

@@ -1,4 +1,4 @@
-// Cache types of single heads, which no policy file has yet: a policy made by hand, and what the reference does about it.
+// Cache types of single heads: a policy made of another by hand, and what the reference does about them.
 
 #include "harness.h"
 
@@ -21,7 +21,15 @@ static int32_t parse_types(const char * list, enum hwkv_type * types, int32_t n_
     return n;
 }
 
-// Every entry once with each type, for K and V alike; the heads take the types in turn.
+static int32_t index_of(const struct hwkv_entry * codebook, int32_t window, enum hwkv_type type) {
+    int32_t ic = 0;
+    while (codebook[ic].window != window || codebook[ic].type_k != type) {
+        ic++;
+    }
+    return ic;
+}
+
+// Every entry once with each type, for K and V alike, the first type being the reference's; the heads take the types in turn.
 struct hwkv_policy * typed_policy(const struct hwkv_policy * policy, int32_t ip, const char * list) {
     enum hwkv_type types[4];
     const int32_t n_type = parse_types(list, types, 4);
@@ -33,24 +41,28 @@ struct hwkv_policy * typed_policy(const struct hwkv_policy * policy, int32_t ip,
         entries[i] = (struct hwkv_entry) { codebook[i / n_type].window, types[i % n_type], types[i % n_type] };
     }
 
-    const int32_t n_unit = hwkv_policy_n_unit(policy);
-    const struct hwkv_point * point = hwkv_policy_point(policy, ip);
-    int32_t * chosen = calloc((size_t) n_unit, sizeof(*chosen));
-    for (int32_t u = 0; u < n_unit; u++) {
-        chosen[u] = point->entries[u] * n_type + u % n_type;
-    }
-
     struct hwkv_policy_params params = hwkv_policy_params_default();
     params.geometry   = hwkv_policy_geometry(policy);
     params.context    = hwkv_policy_context(policy);
     params.sinks      = hwkv_policy_sinks(policy);
     params.codebook   = entries;
     params.n_codebook = n_code * n_type;
+    params.type_k     = types[0];
+    params.type_v     = types[0];
 
-    const struct hwkv_point_params pp = { .name = "by hand", .method = "by hand", .entries = chosen };
+    const struct hwkv_cache cache = { params.context, types[0], types[0] };
     struct hwkv_policy * res = NULL;
     struct hwkv_error    err = { 0 };
-    if (hwkv_policy_init(&res, &params, &err) != 0 || hwkv_policy_add_point(res, &pp, &err) != 0) {
+    int status = hwkv_codebook_sort(entries, n_code * n_type, params.geometry, &cache, &err);
+
+    const int32_t n_unit = hwkv_policy_n_unit(policy);
+    const struct hwkv_point * point = hwkv_policy_point(policy, ip);
+    int32_t * chosen = calloc((size_t) n_unit, sizeof(*chosen));
+    for (int32_t u = 0; u < n_unit && status == 0; u++) {
+        chosen[u] = index_of(entries, codebook[point->entries[u]].window, types[u % n_type]);
+    }
+    const struct hwkv_point_params pp = { .name = "by hand", .method = "by hand", .entries = chosen };
+    if (status != 0 || hwkv_policy_init(&res, &params, &err) != 0 || hwkv_policy_add_point(res, &pp, &err) != 0) {
         char buf[512];
         die(hwkv_error_format(&err, buf, sizeof(buf)));
     }

@@ -92,7 +92,7 @@ def scores_file(tmp_path):
 
 
 def windows_of(file, ip=0):
-    return json.loads(file.read_text())["operating_points"][ip]["windows"]
+    return json.loads(file.read_text())["operating_points"][ip]["entries"]
 
 
 def layers_of(file):

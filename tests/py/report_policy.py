@@ -2,7 +2,7 @@
 
 import random
 
-from headwisekv.policy import kept, windows
+from headwisekv.policy import kept, spelled
 
 BYTES = 2 * 64 * 2  # K and V of a head and position: 64 elements of f16 each
 
@@ -16,9 +16,11 @@ def point(name, codebook, context, rows, scores=None, **more):
     """rows: entries of the codebook, a row for each layer."""
     flat = [codebook[ie] for row in rows for ie in row]
     n_kept = sum(kept(window, context) for window in flat)
-    made = {"name": name, "windows": windows(codebook, rows), "retention": n_kept / (len(flat) * context), "bytes": n_kept * BYTES, "artifact_id": "0" * 64, **more}
+    share = n_kept / (len(flat) * context)  # the same for bytes, KV heads and query heads: all are alike
+    made = {"name": name, "retention": share, "retention_tokens": share, "retention_query": share, "bytes": n_kept * BYTES, "artifact_id": "0" * 64,
+            "entries": spelled(codebook, rows), **more}
     if scores:
-        made["scores"] = scores
+        made["scores"] = {"cosine": scores}
         made["min_score"] = min(s[ie] for row, ss in zip(rows, scores) for ie, s in zip(row, ss))
     return made
 
@@ -47,7 +49,7 @@ def policy(heads, taus=(0.98, 0.99, 0.995), codebook=(256, 1024, 4096, "full"), 
         more = {"validation": validation(rng, heads)} if validated else {}
         points.append(point(f"tau-{tau}", codebook, context, chosen_by(scores, tau), scores, tau=tau, **more))
     return {
-        "format": "headwisekv-policy", "version": 1,
+        "format": "headwisekv-policy", "version": 2,
         "model": {"architecture": "llama", "name": name, "fingerprint": "", "type_fingerprint": "", "n_layer": len(heads),
                   "layers": [{"layer": il, "n_head": 2 * n, "n_head_kv": n, "head_dim_k": 64, "head_dim_v": 64} for il, n in enumerate(heads)]},
         "context": context, "cache_types": {"k": "f16", "v": "f16"}, "codebook": codebook, "sinks": 4,

@@ -9,6 +9,8 @@ import more_archs
 import pytest
 from test_headwise_archs import ARCHS
 
+from headwisekv import policy as policies
+
 CONTEXT = 256
 WINDOWS = (16, 32, 64, 128)
 TAUS = (0.5, 0.65, 0.8)  # among the scores of random weights, so that every window is chosen by some head
@@ -75,8 +77,9 @@ def agreement(result):
 def units(policy, point):
     """(layer, window, scores) of every KV head."""
     layers = policy["model"]["layers"]
-    assert len(point["windows"]) == len(point["scores"]) == len(layers)
-    for layer, windows, scores in zip(layers, point["windows"], point["scores"]):
+    found = policies.scores(policy, point)
+    assert len(policies.matrix(point)) == len(found) == len(layers)
+    for layer, windows, scores in zip(layers, policies.matrix(point), found):
         assert len(windows) == len(scores) == layer["n_head_kv"]
         for window, row in zip(windows, scores):
             yield layer, window, row

@@ -181,14 +181,14 @@ def test_bench_policy_keeps_half(model, tmp_path):
     point = policy["operating_points"][0]
     assert policy["context"] == 8192 and policy["sinks"] == 4
     assert abs(point["retention"] - 0.5) <= 0.01
-    assert {window for row in point["windows"] for window in row} == {256, 1024, 4096, "full"}
+    assert {window for row in point["entries"] for window in row} == {256, 1024, 4096, "full"}
     policies.make("bench", model, tmp_path / "b.json", program=need_program("llama-kv-policy"))
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
 def test_split_policy_has_a_window_for_each_head(tiny, tmp_path):
     policy = policies.make("split", tiny, tmp_path / "split.json", context=1024, program=need_program("llama-kv-policy"))
-    assert policy["operating_points"][0]["windows"] == [[1023, 1022]] * 4
+    assert policy["operating_points"][0]["entries"] == [[1023, 1022]] * 4
 
 
 #

@@ -242,7 +242,7 @@ def test_allocated_bytes_of_rivals(tiny, tmp_path):
     assert ours.bytes < configs["full"].bytes == maker.plain
     for series in ("uniform", "streaming", "layers", "duo"):
         policy = json.loads(open(configs[series].policy).read())
-        rows = policy["operating_points"][0]["windows"]
+        rows = policy["operating_points"][0]["entries"]
         # what llama-kv-policy predicts is what the matching counted with
         assert configs[series].bytes == maker.geometry.bytes(rows) >= ours.bytes
         assert configs[series].over == configs[series].bytes / ours.bytes - 1 < 0.5
@@ -266,12 +266,12 @@ def test_a_calibration_by_layers_is_used(tiny, tmp_path):
     maker, found = layers(layers=tmp_path / "layers.json")
     assert (by_scores.note, found.note) == ("mean scores of tau-0.7", "calibrated by layers")
     assert plain.identity == plain.hash != maker.identity
-    rows = json.loads(open(found.policy).read())["operating_points"][0]["windows"]
+    rows = json.loads(open(found.policy).read())["operating_points"][0]["entries"]
     # widened or cut to the same bytes, the layers that need most still have most
     cells = [maker.geometry.cells(row[0]) for row in rows]
     assert cells[0] <= cells[3] <= cells[1] <= cells[2]
     by_heads = json.loads((tiny / "policy.json").read_text())
-    by_heads["operating_points"][0]["windows"][0][:2] = [128, "full"]
+    by_heads["operating_points"][0]["entries"][0][:2] = [128, "full"]
     (tmp_path / "heads.json").write_text(json.dumps(by_heads))
     with pytest.raises(Failure, match="no operating point with one window a layer"):
         layers(layers=tmp_path / "heads.json")

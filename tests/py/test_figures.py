@@ -11,6 +11,7 @@ import re
 import pytest
 from server_process import ROOT
 
+from headwisekv import policy as policies
 from headwisekv.bench.speed_stats import BOUND
 from headwisekv.core import sha256_file
 from headwisekv.evaluate import run_rivals
@@ -53,7 +54,7 @@ def points(policy):
     """Operating points with what the runtime allocates for them on a CPU, in bytes."""
     geometry = Geometry(policy["model"]["layers"], policy["context"], n_pad=64, n_rollback=64)
     plain = geometry.bytes([["full"] * layer["n_head_kv"] for layer in policy["model"]["layers"]])
-    return {point["name"]: {**point, **point["validation"], "allocated": geometry.bytes(point["windows"]), "plain": plain,
+    return {point["name"]: {**point, **point["validation"], "allocated": geometry.bytes(policies.matrix(point)), "plain": plain,
                             "floor": point["min_score"]} for point in policy["operating_points"]}
 
 

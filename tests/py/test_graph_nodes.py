@@ -46,7 +46,7 @@ def bound(windows):
 
 def check(model, kind, tmp_path, seed=1):
     policy = policies.make(kind, model, tmp_path / f"{kind}.json", seed=seed, program=need_program("llama-kv-policy"))
-    windows = policy["operating_points"][0]["windows"]
+    windows = policy["operating_points"][0]["entries"]
     added = n_nodes(model, tmp_path / f"{kind}.json") - n_nodes(model, "none")
     assert added <= sum(map(bound, windows)), windows
     return added, windows

@@ -49,7 +49,7 @@ def test_both_formats_with_one_panel_for_each_point(head_map, tmp_path):
     assert texts.count("KV head") == 3
     for point in policy["operating_points"]:
         assert f"{100 * point['retention']:.1f}% kept" in texts
-    n_full = sum(row.count("full") for point in policy["operating_points"] for row in point["windows"])
+    n_full = sum(row.count("full") for point in policy["operating_points"] for row in point["entries"])
     assert texts.count("full") == n_full + 1  # and the legend
 
     head_map(policy, "--all", "-o", "map")

@@ -91,7 +91,7 @@ def test_masks_larger_than_the_caches(bench):
 def test_no_head_is_full(bench, arch):
     model = bench.model(arch)
     base = json.loads(bench.base(model).read_text())
-    assert all(w == 64 for row in base["operating_points"][0]["windows"] for w in row)
+    assert all(w == 64 for row in base["operating_points"][0]["entries"] for w in row)
     check_f32(bench.run("run", model, "-p", bench.base(model), "-c", 512, "-ub", 32, "-n", 330, "-d", 60))
 
 
@@ -293,12 +293,12 @@ def spoil(bench, change):
 
 def test_refuses_what_does_not_fit(bench):
     def set_window(policy):
-        policy["operating_points"][0]["windows"][0][0] = 0
+        policy["operating_points"][0]["entries"][0][0] = 0
 
-    assert "windows[0][0]: found 0, expected a positive" in spoil(bench, set_window)
+    assert "entries[0][0]: found 0, expected a positive" in spoil(bench, set_window)
     assert "sinks: found 16, expected less than" in spoil(bench, lambda p: p.update(sinks=16))
-    assert "windows[1]" in spoil(bench, lambda p: p["operating_points"][0]["windows"][1].append("full"))
-    assert "windows: found 3 entries" in spoil(bench, lambda p: p["operating_points"][0]["windows"].pop())
+    assert "entries[1]" in spoil(bench, lambda p: p["operating_points"][0]["entries"][1].append("full"))
+    assert "entries: found 3 entries" in spoil(bench, lambda p: p["operating_points"][0]["entries"].pop())
     model = bench.model("llama")
     policy = bench.mixed(model, 1)
     assert "architecture: found" in bench.run("plan", bench.model("qwen35"), "-p", policy, code=1)

@@ -188,10 +188,10 @@ def test_tip_and_bars_tell_windows_and_scores(draw):
     policy = report_policy.policy([1, 3])
     point = policy["operating_points"][-1]
     drawn = draw(policy)
-    assert f"layer 0, KV head 0: window {point['windows'][0][0]}" in drawn["tip"]["text"]
-    for score in point["scores"][0][0]:
+    assert f"layer 0, KV head 0: window {point['entries'][0][0]}" in drawn["tip"]["text"]
+    for score in point["scores"]["cosine"][0][0]:
         assert f"{score:.4f}" in drawn["tip"]["text"]
-    flat = [w for row in point["windows"] for w in row]
+    flat = [w for row in point["entries"] for w in row]
     for window in policy["codebook"]:
         n = flat.count(window)
         assert f"{window}  {n} head{'' if n == 1 else 's'} ({25 * n:.1f}%)" in drawn["bars"]["text"]
@@ -265,7 +265,7 @@ def test_statistics_of_points_and_layers_are_right(statistics):
     rows = table(text, "operating points")
     assert [row[0] for row in rows] == ["tau-0.98", "tau-0.99", "*"]
     for row, point in zip(rows, policy["operating_points"]):
-        flat = [w for ws in point["windows"] for w in ws]
+        flat = [w for ws in point["entries"] for w in ws]
         row = row[1:] if row[0] == "*" else row
         assert row[3] == row[4] == f"{100 * point['retention']:.2f}%"  # all heads alike: R^Q is R_C
         assert row[5] == f"{point['min_score']:.4f}" and row[6] == f"{point['bytes'] / 2**20:.2f}"
@@ -273,7 +273,7 @@ def test_statistics_of_points_and_layers_are_right(statistics):
 
     point = policy["operating_points"][1]
     rows = table(text, "layers: ")
-    for row, chosen_entries, scores in zip(rows, entries(policy, point), point["scores"], strict=True):
+    for row, chosen_entries, scores in zip(rows, entries(policy, point), point["scores"]["cosine"], strict=True):
         chosen = [s[ie] for ie, s in zip(chosen_entries, scores)]
         assert int(row[1]) == len(chosen_entries)
         assert row[3] == f"{min(chosen):.4f}" and row[4] == f"{sum(chosen) / len(chosen):.4f}"
@@ -282,7 +282,7 @@ def test_statistics_of_points_and_layers_are_right(statistics):
 def test_statistics_list_the_most_demanding_heads(statistics):
     policy = report_policy.policy([8, 8], taus=(0.99,))
     point = policy["operating_points"][0]
-    heads = [(-ie, s[-2], il, ih) for il, (row, ss) in enumerate(zip(entries(policy, point), point["scores"]))
+    heads = [(-ie, s[-2], il, ih) for il, (row, ss) in enumerate(zip(entries(policy, point), point["scores"]["cosine"]))
              for ih, (ie, s) in enumerate(zip(row, ss))]
     rows = table(statistics(policy), "most demanding heads")
     assert [(int(row[0]), int(row[1])) for row in rows] == [head[2:] for head in sorted(heads)[:10]]

@@ -55,7 +55,7 @@ def test_draft_layers_are_not_calibrated(tool, tmp_path):
     model = tool.model("qwen35", n_nextn=1)
     tool.run("-m", model, "-f", tool.text(), *SHORT, *CHOICE, "-o", tmp_path / "mtp.json")
     policy = json.loads((tmp_path / "mtp.json").read_text())
-    assert [p["scores"] for p in policy["operating_points"]] == [p["scores"] for p in plain["operating_points"]]
+    assert [p["scores"]["cosine"] for p in policy["operating_points"]] == [p["scores"]["cosine"] for p in plain["operating_points"]]
 
 
 #
@@ -81,11 +81,11 @@ def test_against_a_calibration_in_numpy(tool, tmp_path, sinks, n_seq, per_layer)
     scores, windows = Reference(tool.model("llama"), 4, 2, 64).calibrate(sequences, (16, 48, 120), sinks, tau, per_layer)
 
     assert len({w for row in windows for w in row}) > 1
-    for il, (row, expected) in enumerate(zip(found["scores"], scores, strict=True)):
+    for il, (row, expected) in enumerate(zip(found["scores"]["cosine"], scores, strict=True)):
         for head, head_expected in zip(row, expected, strict=True):
             # computed in float32, and queries are rounded to F16 where the runtime attends
             assert head == pytest.approx(head_expected, abs=1e-3), il
-    assert found["windows"] == windows
+    assert found["entries"] == windows
     assert not per_layer or (all(len(set(row)) == 1 for row in windows) and found["method"] == "one window a layer, tau-0.62 for the mean of its heads")
 
 
@@ -97,7 +97,7 @@ def test_cache_types(tool, tmp_path, cache_type):
     assert agreement(result) >= (0.999 if cache_type == "q8_0" else 0.9999)
     assert policy["cache_types"] == {"k": cache_type, "v": cache_type}
     check_numbers(policy)
-    for found, expected in zip(policy["operating_points"][0]["scores"][0], f16["operating_points"][0]["scores"][0]):
+    for found, expected in zip(policy["operating_points"][0]["scores"]["cosine"][0], f16["operating_points"][0]["scores"]["cosine"][0]):
         assert found == pytest.approx(expected, abs=0.01)  # rounding, no more
         # llama.cpp's flash attention reads F32 as F16
         assert (found == expected) == (cache_type == "f32")
@@ -118,7 +118,7 @@ def test_queries_are_drawn_by_the_seed(tool, tmp_path):
         _, policy = tool.calibrate(tmp_path / f"{i}.json", "llama", *args, "--seed", seed)
         assert policy["calibration"]["seed"] == seed
         assert policy["calibration"]["n_query"] == 20
-        scores.append(policy["operating_points"][0]["scores"])
+        scores.append(policy["operating_points"][0]["scores"]["cosine"])
     assert scores[0] != scores[1]
     assert scores[0] == scores[2]
 
@@ -154,7 +154,7 @@ def test_threads_change_no_byte(tool, tmp_path):
 
 def test_several_floors_are_as_several_runs(tool, tmp_path):
     _, together = tool.calibrate(tmp_path / "all.json", "qwen3")
-    windows = [p["windows"] for p in together["operating_points"]]
+    windows = [p["entries"] for p in together["operating_points"]]
     assert windows[0] != windows[1] != windows[2]  # else there was nothing to keep apart
     for ip, tau in enumerate(TAUS):
         _, alone = tool.calibrate(tmp_path / "one.json", "qwen3", "--tau", tau)
@@ -167,7 +167,7 @@ def test_sequences_and_texts(tool, tmp_path):
     check_numbers(policy)
     assert policy["calibration"]["n_seq"] == 3
     assert policy["calibration"]["text"] == f"{tool.text().name},{tool.text(2).name}"
-    assert policy["operating_points"][0]["scores"] != one["operating_points"][0]["scores"]
+    assert policy["operating_points"][0]["scores"]["cosine"] != one["operating_points"][0]["scores"]["cosine"]
 
 
 def test_control_tokens_in_the_text(tool, tmp_path):

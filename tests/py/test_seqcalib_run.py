@@ -227,7 +227,7 @@ def check_validation(policy, n_seq, n_chat=0):
 
         bounds = found["bounds"]
         assert [row["layer"] for row in bounds] == [layer["layer"] for layer in policy["model"]["layers"]]
-        for row, windows in zip(bounds, point["windows"]):
+        for row, windows in zip(bounds, point["entries"]):
             assert 0 <= row["omitted_mass"] <= 1
             # theorems, up to rounding
             assert row["output_error"] <= row["mass_bound"] * (1 + 1e-5) + 1e-6

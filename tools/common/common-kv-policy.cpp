@@ -112,8 +112,8 @@ void common_kv_policy::report(const llama_context * ctx) const {
     for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
         const auto * g = hwkv_plan_group(plan, ig);
 
-        char name[TOOL_ENTRY_NAME];
-        LOG_INF("KV window %8s: %3d layers, %4d heads, %7u cells%s, K %9.2f MiB, V %9.2f MiB\n", tool_entry_name(&g->entry, name), g->n_layer, g->n_head,
+        char name[HWKV_ENTRY_SIZE];
+        LOG_INF("KV window %8s: %3d layers, %4d heads, %7u cells%s, K %9.2f MiB, V %9.2f MiB\n", hwkv_entry_format(&g->entry, name), g->n_layer, g->n_head,
                 g->n_cells, hwkv_plan_n_stream(plan) > 1 ? " a stream" : "", g->k_size/MiB, g->v_size/MiB);
     }
 

@@ -7,7 +7,7 @@
 
 #define MAP_ROWS_MAX 64 // more rows are folded, then cut
 
-// Entries in codebook order; the last one, which is full, is F, so no other may be.
+// Entries in codebook order; the reference, which is full, is F, so no other may be.
 static const char SYMBOLS[] = "123456789abcdefghijklmnopqrstuvwxyzABCDEGHIJKLMNOPQRSTUVWXYZ+=#";
 
 // 256-colour ramp from short windows (cold) to full (hot), and the readable text on it
@@ -35,7 +35,8 @@ struct map_row {
 };
 
 static char symbol_of(const struct map * map, int32_t ic) {
-    return ic == map->n_codebook - 1 ? 'F' : SYMBOLS[ic];
+    const int32_t reference = hwkv_policy_reference(map->policy);
+    return ic == reference ? 'F' : SYMBOLS[ic - (ic > reference)];
 }
 
 static void print_cell(const struct map * map, int32_t ic, int width) {
@@ -117,11 +118,11 @@ static void print_legend(const struct map * map) {
     int column = 0;
     for (int32_t ic = 0; ic < map->n_codebook; ic++) {
         char text[96];
-        char name[TOOL_ENTRY_NAME];
+        char name[HWKV_ENTRY_SIZE];
         if (n_heads[ic] == 0) {
             continue;
         }
-        const char * entry = tool_entry_name(&map->codebook[ic], name);
+        const char * entry = hwkv_entry_format(&map->codebook[ic], name);
         const int    len   = 1 + snprintf(text, sizeof(text), " %s: %d head%s", entry, n_heads[ic], n_heads[ic] == 1 ? "" : "s");
         if (column > 0 && column + 3 + len > map->params->width) {
             fputc('\n', map->out);

@@ -49,19 +49,6 @@ const char * tool_window_name(int32_t window, char buf[16]) {
     return buf;
 }
 
-const char * tool_entry_name(const struct hwkv_entry * entry, char buf[TOOL_ENTRY_NAME]) {
-    char         name[16];
-    const char * window = tool_window_name(entry->window, name);
-    if (entry->type_k == HWKV_TYPE_CACHE && entry->type_v == HWKV_TYPE_CACHE) {
-        snprintf(buf, TOOL_ENTRY_NAME, "%s", window);
-    } else {
-        const char * type_k = entry->type_k == HWKV_TYPE_CACHE ? "-" : hwkv_type_name(entry->type_k);
-        const char * type_v = entry->type_v == HWKV_TYPE_CACHE ? "-" : hwkv_type_name(entry->type_v);
-        snprintf(buf, TOOL_ENTRY_NAME, "%s:%s/%s", window, type_k, type_v);
-    }
-    return buf;
-}
-
 double tool_mib(uint64_t bytes) {
     return (double) bytes / (1024.0 * 1024.0);
 }

@@ -19,10 +19,7 @@ void tool_put_column(FILE * out, const char * text, int width); // to the left, 
 // Bytes that are no UTF-8 become '?': the name of a file may have some.
 void tool_make_utf8(char * text);
 
-#define TOOL_ENTRY_NAME 48 // bytes
-
-const char * tool_window_name(int32_t window, char buf[16]);                                  // "full" or the number
-const char * tool_entry_name (const struct hwkv_entry * entry, char buf[TOOL_ENTRY_NAME]);    // and its types if it has some
+const char * tool_window_name(int32_t window, char buf[16]); // "full" or the number
 double       tool_mib        (uint64_t bytes);
 const char * tool_base_name  (const char * path);            // what is after the last slash
 

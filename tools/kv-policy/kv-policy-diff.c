@@ -45,9 +45,8 @@ static void print_side(const char * mark, const struct side * side) {
     printf(" point ");
     tool_put_text(stdout, point->name);
     const int32_t context = hwkv_policy_context(side->policy);
-    const double  query   = hwkv_retention_query(hwkv_policy_geometry(side->policy), hwkv_policy_codebook(side->policy, NULL), point->entries, context);
     printf(": context %d, sinks %d, R_C %.2f%%, R^Q %.2f%%, %.2f MiB\n", context, hwkv_policy_sinks(side->policy), 100.0 * point->retention,
-           100.0 * query, tool_mib(point->bytes));
+           100.0 * point->retention_query, tool_mib(point->bytes));
 }
 
 static const struct hwkv_entry * entry_of(const struct side * side, int32_t unit) {
@@ -74,9 +73,9 @@ static int print_diff(const struct side * a, const struct side * b) {
             if (same_entry(ea, eb)) {
                 continue;
             }
-            char na[TOOL_ENTRY_NAME];
-            char nb[TOOL_ENTRY_NAME];
-            printf("layer %4d head %4d: %10s -> %10s\n", geo->layers[jl].il, ih, tool_entry_name(ea, na), tool_entry_name(eb, nb));
+            char na[HWKV_ENTRY_SIZE];
+            char nb[HWKV_ENTRY_SIZE];
+            printf("layer %4d head %4d: %10s -> %10s\n", geo->layers[jl].il, ih, hwkv_entry_format(ea, na), hwkv_entry_format(eb, nb));
             n_differ  += 1;
             n_longer  += eb->window > ea->window;
             n_shorter += eb->window < ea->window;

@@ -122,9 +122,12 @@ int make_codebook(struct make * make, struct hwkv_entry * codebook, int32_t * n_
     return TOOL_EXIT_OK;
 }
 
-static int add_point(struct make * make, const char * name, const char * method, const double * scores) {
+// scored: the point whose scores it takes along, or NULL
+static int add_point(struct make * make, const char * name, const char * method, const struct hwkv_point * scored) {
     struct hwkv_error err;
-    const struct hwkv_point_params params = { .name = name, .method = method, .entries = make->entries, .scores = scores };
+    const struct hwkv_point_params params = {
+        .name = name, .method = method, .entries = make->entries, .scores = scored ? scored->scores : NULL, .n_scores = scored ? scored->n_scores : 0,
+    };
     if (hwkv_policy_add_point(make->policy, &params, &err) != HWKV_OK) {
         return tool_fail_file(make->args.out, &err);
     }
@@ -140,8 +143,9 @@ static int add_threshold(struct make * make, const char * text, bool only) {
 
     int32_t n_codebook;
     hwkv_policy_codebook(make->policy, &n_codebook);
+    const double * scores = hwkv_point_scores(source, make->source, "cosine");
     for (int32_t i = 0; i < make->n_unit; i++) {
-        make->entries[i] = hwkv_select_threshold(source->scores + (size_t) i * (size_t) n_codebook, n_codebook, tau);
+        make->entries[i] = hwkv_select_threshold(scores + (size_t) i * (size_t) n_codebook, n_codebook, tau);
     }
 
     // a name that is too long is refused, not cut
@@ -153,7 +157,7 @@ static int add_threshold(struct make * make, const char * text, bool only) {
         snprintf(name, sizeof(name), "%s-%s", make->args.name ? make->args.name : "threshold", text);
     }
     snprintf(method, sizeof(method), "threshold %s on stored scores", text);
-    return add_point(make, name, method, source->scores);
+    return add_point(make, name, method, source);
 }
 
 static int add_thresholds(struct make * make) {
@@ -176,22 +180,30 @@ static int add_duo(struct make * make) {
     int32_t n_codebook;
     const struct hwkv_entry * codebook = hwkv_policy_codebook(make->policy, &n_codebook);
     int32_t ic = 0;
-    while (ic < n_codebook - 1 && codebook[ic].window != make->args.window) {
+    while (ic < n_codebook && codebook[ic].window != make->args.window) {
         ic++;
     }
-    if (ic == n_codebook - 1) {
+    if (ic == n_codebook) {
         return tool_usage("make", "--window: found %d, expected a finite window of the codebook of %s", make->args.window, make->args.scores);
     }
 
     struct hwkv_error err;
-    if (hwkv_select_binary(make->entries, source->scores, make->n_unit, n_codebook, ic, make->args.ratio, &err) != HWKV_OK) {
+    const struct hwkv_split split = {
+        .scores     = hwkv_point_scores(source, make->source, "cosine"),
+        .n_unit     = make->n_unit,
+        .n_codebook = n_codebook,
+        .ic         = ic,
+        .reference  = hwkv_policy_reference(make->policy),
+        .ratio      = make->args.ratio,
+    };
+    if (hwkv_select_binary(make->entries, &split, &err) != HWKV_OK) {
         return tool_fail_file(make->args.scores, &err);
     }
     char name[HWKV_NAME_MAX];
     char method[HWKV_NAME_MAX];
     snprintf(name, sizeof(name), "duo-%d-%.6g", make->args.window, make->args.ratio);
     snprintf(method, sizeof(method), "binary split: %.6g full, others %d", make->args.ratio, make->args.window);
-    return add_point(make, make->args.name ? make->args.name : name, method, source->scores);
+    return add_point(make, make->args.name ? make->args.name : name, method, source);
 }
 
 int make_points(struct make * make) {

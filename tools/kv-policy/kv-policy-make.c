@@ -150,7 +150,7 @@ static int load_source(struct make * make) {
         return TOOL_EXIT_NO_POINT;
     }
     const struct hwkv_point * point = hwkv_policy_point(make->source, make->source_ip);
-    if (!point->scores) {
+    if (!hwkv_point_scores(point, make->source, "cosine")) {
         return tool_fail("%s: point '%s' has no scores, expected a calibrated one", make->args.scores, point->name);
     }
     const int code = source_agrees(make);

@@ -73,8 +73,8 @@ static void print_head(const char * file, const struct hwkv_policy * policy) {
     const struct hwkv_entry * codebook = hwkv_policy_codebook(policy, &n_codebook);
     printf("codebook ");
     for (int32_t i = 0; i < n_codebook; i++) {
-        char name[TOOL_ENTRY_NAME];
-        printf(" %s", tool_entry_name(&codebook[i], name));
+        char name[HWKV_ENTRY_SIZE];
+        printf(" %s", hwkv_entry_format(&codebook[i], name));
     }
     printf("\nsinks     %d\n", hwkv_policy_sinks(policy));
     printf("cache     %s/%s\n", hwkv_type_name(hwkv_policy_type_k(policy)), hwkv_type_name(hwkv_policy_type_v(policy)));
@@ -97,9 +97,7 @@ static void point_method(const struct hwkv_point * point, char * buf, size_t siz
 }
 
 static void print_points(const struct hwkv_policy * policy) {
-    const struct hwkv_geometry * geo      = hwkv_policy_geometry(policy);
-    const struct hwkv_entry    * codebook = hwkv_policy_codebook(policy, NULL);
-    const int32_t                n        = hwkv_policy_n_point(policy);
+    const int32_t n = hwkv_policy_n_point(policy);
     char method[HWKV_NAME_MAX];
 
     int name_width   = tool_text_width("name");
@@ -126,7 +124,7 @@ static void print_points(const struct hwkv_policy * policy) {
         tool_put_column(stdout, point->name, name_width + 2);
         tool_put_column(stdout, method, method_width);
         printf(" %7.2f%% %7.2f%% %9s %12.2f\n", 100.0 * point->retention,
-               100.0 * hwkv_retention_query(geo, codebook, point->entries, hwkv_policy_context(policy)), score, tool_mib(point->bytes));
+               100.0 * point->retention_query, score, tool_mib(point->bytes));
     }
 }
 

@@ -48,27 +48,21 @@ function readPolicy(text) {
     nUnit    = layers.reduce((n, layer) => n + layer.n_head_kv, 0);
     nColumn  = most(layers.map(layer => layer.n_head_kv));
     now      = points.findIndex(point => point.name === policy.selected);
-    // a file names entries of the codebook by their windows, everything after this by their index
-    const indices = new Map(codebook.map((window, i) => [window, i]));
+    // a file spells entries of the codebook out, everything after this names them by their index
+    const indices = new Map(codebook.map((entry, i) => [entry, i]));
     for (const point of points) {
-        point.entries = point.windows.map(row => row.map(window => indices.get(window)));
+        point.entries = point.entries.map(row => row.map(entry => indices.get(entry)));
+        point.scores  = cosines(point.scores);
         point.counts  = codebook.map(() => 0);
         point.entries.forEach(row => row.forEach(ic => point.counts[ic]++));
         point.full    = Math.round(point.bytes / point.retention);
-        point.query   = queryRetention(point);
     }
 }
 
-function queryRetention(point) {
-    let kept = 0, all = 0;
-    layers.forEach((layer, row) => {
-        const queries = layer.n_head / layer.n_head_kv;
-        for (const ic of point.entries[row]) {
-            kept += queries * (codebook[ic] === "full" ? policy.context : Math.min(codebook[ic], policy.context));
-            all  += queries * policy.context;
-        }
-    });
-    return kept / all;
+// The table of the kind "cosine" at the policy's context: layer x head x entry, or null.
+function cosines(scores) {
+    const found = member(scores, "cosine");
+    return (isObject(found) ? found[policy.context] : found) || null;
 }
 
 const rule = point => isNumber(point.tau) ? `\u03c4 ${point.tau}` : point.method;
@@ -343,7 +337,7 @@ function drawPoints() {
     const head = ["Point", "Chosen by", "R_C", "R^Q", "\u03a6", "Cache", "Saved", "Perplexity", "Mean KL"];
     const rows = points.map((point, ip) => {
         const change = perplexityChange(point.validation), kl = member(member(point.validation, "kl"), "mean");
-        const values = [point.name, rule(point), percent(point.retention), percent(point.query), isNumber(point.min_score) ? point.min_score.toFixed(4) : "-",
+        const values = [point.name, rule(point), percent(point.retention), percent(point.retention_query), isNumber(point.min_score) ? point.min_score.toFixed(4) : "-",
             memory(point.bytes), percent(1 - point.retention), isNumber(change) ? signed(change) : "-", isNumber(kl) ? short(kl) : "-"];
         return html("tr", ip === now ? { class: "now" } : {}, ...values.map(value => html("td", {}, value)));
     });

@@ -132,11 +132,11 @@ static void print_layer(const struct sc_calib * calib, int32_t jl, int32_t ip) {
         const size_t  unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->unit_start[jl] + (size_t) ih;
         const int32_t ic   = calib->entries[unit];
 
-        char name[TOOL_ENTRY_NAME];
-        if (n + 8 + TOOL_ENTRY_NAME > sizeof(list)) {
+        char name[HWKV_ENTRY_SIZE];
+        if (n + 8 + HWKV_ENTRY_SIZE > sizeof(list)) {
             snprintf(list + n, sizeof(list) - n, " ...");
         } else {
-            n += (size_t) snprintf(list + n, sizeof(list) - n, " %s", tool_entry_name(&in->codebook[ic], name));
+            n += (size_t) snprintf(list + n, sizeof(list) - n, " %s", hwkv_entry_format(&in->codebook[ic], name));
         }
 
         const double score = calib->scores[unit*(size_t) in->n_codebook + (size_t) ic];

@@ -87,12 +87,14 @@ static int add_points(struct hwkv_policy * policy, const struct sc_calib * calib
         snprintf(method, sizeof(method), "one window a layer, %s for the mean of its heads", name);
         sc_artifact_id(calib->in, calib->tau[ip], id);
 
+        const struct hwkv_scores scores = { .kind = "cosine", .context = calib->in->n_ctx, .values = calib->scores + unit*(size_t) calib->in->n_codebook };
         const struct hwkv_point_params point = {
             .name        = name,
             .tau         = calib->in->per_layer ? 0.0 : calib->tau[ip],
             .method      = calib->in->per_layer ? method : NULL,
             .entries     = calib->entries + unit,
-            .scores      = calib->scores + unit*(size_t) calib->in->n_codebook,
+            .scores      = &scores,
+            .n_scores    = 1,
             .artifact_id = id,
             .validation  = calib->validation[ip],
         };

@@ -84,14 +84,15 @@ static void print_validation(FILE * out, const struct hwkv_point * point) {
 //
 
 static double unit_score(const struct stats * s, const struct hwkv_point * point, int32_t unit, int32_t ic) {
-    return point->scores ? point->scores[(int64_t) unit * s->n_codebook + ic] : (double) NAN;
+    const double * scores = hwkv_point_scores(point, s->policy, "cosine");
+    return scores ? scores[(int64_t) unit * s->n_codebook + ic] : (double) NAN;
 }
 
 static void put_entry_header(const struct stats * s) {
-    char name[TOOL_ENTRY_NAME];
+    char name[HWKV_ENTRY_SIZE];
     for (int32_t ic = 0; ic < s->n_codebook; ic++) {
         if (s->used[ic]) {
-            fprintf(s->out, " %7s", tool_entry_name(&s->codebook[ic], name));
+            fprintf(s->out, " %7s", hwkv_entry_format(&s->codebook[ic], name));
         }
     }
     fputc('\n', s->out);
@@ -142,7 +143,6 @@ static void print_head(const struct stats * s) {
 }
 
 static void print_points(const struct stats * s) {
-    const int32_t n_ctx = hwkv_policy_context(s->policy);
     int name_width = 4;
     int rule_width = 10;
     char rule[32];
@@ -163,7 +163,7 @@ static void print_points(const struct stats * s) {
         tool_put_column(s->out, point->name, name_width + 2);
         tool_put_column(s->out, rule_name(point, rule), rule_width);
         fprintf(s->out, " %6.2f%% %6.2f%% %7s %9.2f", 100.0 * point->retention,
-                100.0 * hwkv_retention_query(s->geo, s->codebook, point->entries, n_ctx), score_name(point->min_score, score), tool_mib(point->bytes));
+                100.0 * point->retention_query, score_name(point->min_score, score), tool_mib(point->bytes));
         put_entry_counts(s, point->entries, hwkv_policy_n_unit(s->policy));
     }
 }
@@ -218,15 +218,15 @@ static void print_demanding(const struct stats * s, const struct hwkv_point * po
         }
     }
     const int32_t last = s->n_codebook > 1 ? s->n_codebook - 2 : 0;
-    char text[3][TOOL_ENTRY_NAME];
+    char text[3][HWKV_ENTRY_SIZE];
     fprintf(s->out, "\nmost demanding heads: window, its score, and the scores at the shortest and the longest finite window\n");
     fprintf(s->out, "  %5s %6s %8s %8s", "layer", "head", "window", "score");
-    fprintf(s->out, " %8s", tool_entry_name(&s->codebook[0], text[0]));
-    fprintf(s->out, " %8s\n", tool_entry_name(&s->codebook[last], text[0]));
+    fprintf(s->out, " %8s", hwkv_entry_format(&s->codebook[0], text[0]));
+    fprintf(s->out, " %8s\n", hwkv_entry_format(&s->codebook[last], text[0]));
     for (int32_t i = 0; i < n; i++) {
         const int32_t ic = point->entries[units[i]];
         fprintf(s->out, "  %5d %6d %8s", s->geo->layers[rows[i]].il, units[i] - hwkv_policy_unit(s->policy, rows[i], 0),
-                tool_entry_name(&s->codebook[ic], text[0]));
+                hwkv_entry_format(&s->codebook[ic], text[0]));
         fprintf(s->out, " %8s %8s %8s\n", score_name(unit_score(s, point, units[i], ic), text[0]),
                 score_name(unit_score(s, point, units[i], 0), text[1]), score_name(unit_score(s, point, units[i], last), text[2]));
     }
@@ -244,7 +244,7 @@ static void print_point(const struct stats * s, const struct hwkv_point * point)
     for (int32_t jl = 0; jl < s->geo->n_full; jl++) {
         print_layer(s, point, jl);
     }
-    if (point->scores) {
+    if (hwkv_point_scores(point, s->policy, "cosine")) {
         print_demanding(s, point);
     }
     print_validation(s->out, point);

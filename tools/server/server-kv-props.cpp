@@ -44,6 +44,7 @@ static json layer_json(const llama_context * ctx, const hwkv_policy * policy, co
 
     int32_t n_codebook = 0;
     hwkv_policy_codebook(policy, &n_codebook);
+    const double * cosines = hwkv_point_scores(point, policy, "cosine");
 
     json entries = json::array();
     json scores  = json::array();
@@ -54,8 +55,8 @@ static json layer_json(const llama_context * ctx, const hwkv_policy * policy, co
         entries.push_back(point->entries[unit]);
 
         json head = json::array();
-        for (int32_t ic = 0; point->scores && ic < n_codebook; ++ic) {
-            head.push_back(number_json(point->scores[(size_t) unit*n_codebook + ic]));
+        for (int32_t ic = 0; cosines && ic < n_codebook; ++ic) {
+            head.push_back(number_json(cosines[(size_t) unit*n_codebook + ic]));
         }
         scores.push_back(head);
 
@@ -65,7 +66,7 @@ static json layer_json(const llama_context * ctx, const hwkv_policy * policy, co
     return {
         { "layer",   layer.il },
         { "entries", entries },
-        { "scores",  point->scores ? scores : json(nullptr) },
+        { "scores",  cosines ? scores : json(nullptr) },
         { "bytes",   bytes },
     };
 }

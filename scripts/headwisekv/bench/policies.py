@@ -59,7 +59,7 @@ def make(kind, model, out, context=BENCH_CONTEXT, seed=1, program=ROOT / "build"
     base = json.loads(programs.run(program, "make", "uniform", "--window", 256, "-c", context, "-m", model, "-o", "-"))
     codebook, rows = codebook_and_entries(kind, base, context, seed)
     sinks = BENCH_SINKS if kind == "bench" else 0
-    identity = ["speed bench", base["model"], context, policies.windows(codebook, rows), sinks]
+    identity = ["speed bench", base["model"], context, policies.spelled(codebook, rows), sinks]
     policy = policies.with_point(base, codebook, rows, kind, f"speed bench, seed {seed}", sinks, hashlib.sha256(json.dumps(identity).encode()).hexdigest())
     share = policy["operating_points"][0]["retention"]
     if kind == "bench" and abs(share - BENCH_SHARE) > BENCH_TOLERANCE:

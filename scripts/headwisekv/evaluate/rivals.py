@@ -87,11 +87,11 @@ def match_uniform(geometry, target):
 
 def layer_scores(policy):
     """Mean score of a layer's heads for each window, from the point whose prefix is nearest to the full cache."""
-    points = [point for point in policy["operating_points"] if point.get("scores")]
+    points = [point for point in policy["operating_points"] if policies.scores(policy, point)]
     if not points:
         return None, None
     best = max(points, key=lambda point: point["bytes"])
-    return [[sum(head[i] for head in row) / len(row) for i in range(len(policy["codebook"]))] for row in best["scores"]], best["name"]
+    return [[sum(head[i] for head in row) / len(row) for i in range(len(policy["codebook"]))] for row in policies.scores(policy, best)], best["name"]
 
 
 def choices_of_scores(scores, codebook):

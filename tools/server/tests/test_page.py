@@ -14,6 +14,8 @@ from page_browser import PHONE, Page, make_driver
 from server_process import ROOT, TIMEOUT, ServerProcess
 from tiny_model import SHIPPED_POLICY
 
+from headwisekv import policy as policies
+
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 FOLDER = ROOT / "tools" / "server" / "page"
@@ -212,7 +214,7 @@ def test_map_has_a_cell_for_each_head_in_the_colour_of_its_window(ready, policy)
     shown = ready.script("""return [...document.querySelectorAll('#map .cell')]
         .map(cell => [+cell.dataset.layer, +cell.dataset.head, cell.dataset.window, getComputedStyle(cell).backgroundColor])""")
     layers = [layer["layer"] for layer in policy["model"]["layers"]]
-    expected = {(il, ih): str(window) for il, row in zip(layers, policy["point"]["windows"]) for ih, window in enumerate(row)}
+    expected = {(il, ih): str(window) for il, row in zip(layers, policies.matrix(policy["point"])) for ih, window in enumerate(row)}
     assert len(shown) == len(expected) == 90
     assert {(il, ih): window for il, ih, window, _ in shown} == expected
 
@@ -226,9 +228,9 @@ def test_map_has_a_cell_for_each_head_in_the_colour_of_its_window(ready, policy)
 
 def check_detail(page, policy, layers, il, ih):
     detail = page.text("#detail")
-    window = policy["point"]["windows"][il][ih]
+    window = policies.matrix(policy["point"])[il][ih]
     assert f"Layer {il}, KV head {ih}" in detail and "window " + (window if window == "full" else f"{window:,}") in detail
-    for score in policy["point"]["scores"][il][ih]:
+    for score in policies.scores(policy, policy["point"])[il][ih]:
         assert f"{score:.4f}" in detail
     assert f"{layers[il]['bytes'][ih] / 2**20:.2f} MiB" in detail
 
@@ -243,7 +245,7 @@ def test_pointer_and_keys_show_scores_and_bytes(ready, windowed, policy):
     ActionChains(ready.driver).send_keys(*[Keys.ARROW_RIGHT] * 3, *[Keys.ARROW_DOWN] * 2, Keys.ARROW_LEFT).perform()
     check_detail(ready, policy, layers, 2, 2)
     label = ready.driver.switch_to.active_element.get_attribute("aria-label")
-    assert label.startswith("Layer 2, KV head 2: window ") and f"{policy['point']['scores'][2][2][0]:.4f}" in label
+    assert label.startswith("Layer 2, KV head 2: window ") and f"{policies.scores(policy, policy['point'])[2][2][0]:.4f}" in label
     assert len(ready.all(".cell[tabindex='0']")) == 1  # Tab comes back to where it was
     ActionChains(ready.driver).send_keys(Keys.END, Keys.ARROW_RIGHT, Keys.ARROW_DOWN).perform()  # no further
     check_detail(ready, policy, layers, 29, 2)

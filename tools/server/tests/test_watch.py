@@ -9,6 +9,8 @@ from kv_policy_server import EXACT, complete, make_policy, metrics, slot, words
 from server_process import ServerProcess
 from tiny_model import SHIPPED_POLICY
 
+from headwisekv import policy as policies
+
 pytestmark = pytest.mark.server
 
 WINDOWS = (16, 48, 130)
@@ -34,8 +36,8 @@ def test_props_show_every_head(model, tmp_path):
     point = next(p for p in policy["operating_points"] if p["name"] == shown["point"])
     assert shown["codebook"] == policy["codebook"]
     assert [layer["layer"] for layer in shown["layers"]] == [layer["layer"] for layer in policy["model"]["layers"]]
-    assert [[shown["codebook"][entry] for entry in layer["entries"]] for layer in shown["layers"]] == point["windows"]
-    assert [layer["scores"] for layer in shown["layers"]] == point["scores"]
+    assert [[shown["codebook"][entry] for entry in layer["entries"]] for layer in shown["layers"]] == policies.matrix(point)
+    assert [layer["scores"] for layer in shown["layers"]] == policies.scores(policy, point)
     assert sum(sum(layer["bytes"]) for layer in shown["layers"]) == shown["bytes"]
     # a head's bytes are those of its window's cells
     assert shown["n_stream"] == 1 and all((group["type_k"], group["type_v"]) == ("f16", "f16") for group in shown["groups"])
