@@ -45,6 +45,52 @@ static void check_error(const struct hwkv_error * err, int status) {
     }
 }
 
+// What any policy promises about its codebook: its spelling, its order and its reference.
+static void check_codebook(const struct hwkv_policy * policy) {
+    int32_t n = 0;
+    const struct hwkv_entry * codebook = hwkv_policy_codebook(policy, &n);
+    const struct hwkv_cache   cache    = { hwkv_policy_context(policy), hwkv_policy_type_k(policy), hwkv_policy_type_v(policy) };
+    struct hwkv_entry sorted[HWKV_CODE_MAX];
+    struct hwkv_error err = { 0 };
+    for (int32_t i = 0; i < n; i++) {
+        char name[HWKV_ENTRY_SIZE];
+        struct hwkv_entry again;
+        if (hwkv_entry_parse(&again, hwkv_entry_format(&codebook[i], name), &err) || memcmp(&again, &codebook[i], sizeof(again)) != 0) {
+            fail("an entry is not spelled as it is read", &err);
+        }
+        sorted[n - 1 - i] = codebook[i];
+    }
+    if (hwkv_codebook_sort(sorted, n, hwkv_policy_geometry(policy), &cache, &err) || memcmp(sorted, codebook, (size_t) n * sizeof(*codebook)) != 0) {
+        fail("the codebook is not in order", &err);
+    }
+    const int32_t reference = hwkv_policy_reference(policy);
+    if (reference != hwkv_codebook_reference(codebook, n, &cache) || reference < 0 || codebook[reference].window != HWKV_FULL) {
+        fail("the codebook has no reference", NULL);
+    }
+}
+
+static void check_point(const struct hwkv_policy * policy, const struct hwkv_point * point) {
+    int32_t n = 0;
+    hwkv_policy_codebook(policy, &n);
+    for (int32_t i = 0; i < point->n_scores; i++) {
+        const struct hwkv_scores * table = &point->scores[i];
+        const double expected = strncmp(table->kind, "cosine", 6) == 0 && (table->kind[6] == '\0' || table->kind[6] == '-') ? 1.0 : 0.0;
+        for (int32_t u = 0; u < hwkv_policy_n_unit(policy); u++) {
+            if (table->values[(size_t) u * (size_t) n + (size_t) hwkv_policy_reference(policy)] != expected) {
+                fail("the reference has another score than it must", NULL);
+            }
+        }
+    }
+    if ((hwkv_point_scores(point, policy, "cosine") != NULL) != (point->min_score >= -2.0) || (point->budget > 0) != (point->lambda >= 0.0)) {
+        fail("min_score is without scores, or a budget without lambda", NULL);
+    }
+    // no share can be more than all; bytes can, in types that are wider than the reference's
+    if (!(point->retention > 0.0) || !(point->retention_tokens > 0.0 && point->retention_tokens <= 1.0) ||
+        !(point->retention_query > 0.0 && point->retention_query <= 1.0) || (!hwkv_policy_has_types(policy) && point->retention > 1.0)) {
+        fail("a share is out of its range", NULL);
+    }
+}
+
 static void check_plan(const struct hwkv_policy * policy, int32_t ip, const struct hwkv_plan_params * params) {
     struct hwkv_error  err  = { 0 };
     struct hwkv_plan * plan = NULL;
@@ -124,6 +170,10 @@ int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     }
     if (strcmp(first, second) != 0) {
         fail("a policy printed twice is not the same", NULL);
+    }
+    check_codebook(policy);
+    for (int32_t ip = 0; ip < hwkv_policy_n_point(policy); ip++) {
+        check_point(policy, hwkv_policy_point(policy, ip));
     }
     check_plans(policy);
     hwkv_string_free(first);

@@ -37,6 +37,8 @@ static const char * const dictionary[] = {
     "\"format\":", "\"version\":", "\"model\":", "\"context\":", "\"codebook\":", "\"sinks\":", "\"operating_points\":", "\"selected\":",
     "\"name\":", "\"tau\":", "\"method\":", "\"windows\":", "\"scores\":", "\"retention\":", "\"min_score\":", "\"bytes\":", "\"artifact_id\":",
     "\"validation\":{},", "\"extensions\":{\"x\":[1,{}]},", "\"layer\":", "\"n_head_kv\":", "\"f16\"", "\"q8_0\"",
+    "\"entries\":", "\"budget\":", "\"lambda\":", "\"retention_tokens\":", "\"retention_query\":", "\"cosine\":", "\"cosine-", "\"loss\":", "\"512\":",
+    "\"full:f16\"", "\"256:q8_0\"", "\"256:q8_0/q4_0\"", ":q4_0", "/q4_0", "f32", "bf16", "iq4_nl",
 };
 
 static const char * const numbers[] = {

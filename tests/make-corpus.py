@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes bad policies for the tests: each file is BASE, a good policy, with one fault put in.
+"""Makes bad policies for the tests: each file is BASE or BASE_2, good policies of version 1 and 2, with one fault put in.
 
     make-corpus.py FOLDER    write the files and EXPECT.tsv into FOLDER, which is theirs alone; the build calls it
 
@@ -12,6 +12,9 @@ import sys
 
 CODES = ["parse", "truncated", "too-deep", "utf8", "duplicate-key", "not-finite", "range", "type", "unknown-key",
          "missing-key", "value", "version"]
+
+POINT = "$.operating_points[0]"
+HEX = "0123456789abcdef" * 4
 
 # 2 layers x 2 KV heads, f16: 128 bytes a position. (256 + 1024 + 1024 + 256) * 128 = 327680 of 524288 bytes.
 BASE = """{
@@ -50,21 +53,63 @@ BASE = """{
 }
 """
 
-POINT = "$.operating_points[0]"
-HEX = "0123456789abcdef" * 4
+
+# Version 2, with types: bytes a position are 36 in q4_0, 52 in q8_0/q4_0, 68 in q8_0, 128 in f16, 256 in f32. The heads have
+# 256 * 36 + 1024 * 128 + 512 * 68 + 256 * 52 = 188416 of 524288 bytes, and the positions 256 + 1024 + 512 + 256 of 4096; the first layer has
+# one query head for each KV head, the second three.
+BASE_2 = """{
+  "format": "headwisekv-policy",
+  "version": 2,
+  "model": {
+    "architecture": "llama",
+    "name": "m",
+    "fingerprint": "",
+    "type_fingerprint": "",
+    "n_layer": 4,
+    "layers": [
+      {"layer": 1, "n_head": 2, "n_head_kv": 2, "head_dim_k": 32, "head_dim_v": 32},
+      {"layer": 3, "n_head": 6, "n_head_kv": 2, "head_dim_k": 32, "head_dim_v": 32}
+    ]
+  },
+  "context": 1024,
+  "cache_types": {"k": "f16", "v": "f16"},
+  "codebook": ["256:q4_0", "256:q8_0/q4_0", "512:q8_0", "full:f16", "full:f32"],
+  "sinks": 4,
+  "operating_points": [
+    {
+      "name": "p",
+      "method": "m",
+      "budget": 200000,
+      "lambda": 1e-9,
+      "retention": 0.359375,
+      "retention_tokens": 0.5,
+      "retention_query": 0.4375,
+      "min_score": 0.91,
+      "bytes": 188416,
+      "artifact_id": "%s",
+      "entries": [["256:q4_0", "full:f16"], ["512:q8_0", "256:q8_0/q4_0"]],
+      "scores": {
+        "cosine": [[[0.91, 0.95, 0.98, 1, 1], [0.1, 0.2, 0.3, 1, 1]], [[0.5, 0.6, 0.97, 1, 1], [0.8, 0.93, 0.94, 1, 1]]],
+        "loss": {"512": [[[9, 5, 2, 0, 0.5], [8, 7, 6, 0, 0]], [[3, 2, 1, 0, 0], [4, 3, 2, 0, 0]]]}
+      }
+    }
+  ],
+  "selected": "p"
+}
+""" % HEX
 
 
-def between(start, end):
-    """the part of BASE from start up to, not including, end"""
-    i = BASE.index(start)
-    return BASE[i:BASE.index(end, i)]
+def between(start, end, base=BASE):
+    """the part of base from start up to, not including, end"""
+    i = base.index(start)
+    return base[i:base.index(end, i)]
 
 
 SECOND_POINT = """{"name": "p", "method": "m", "windows": [[512, 512], [512, 512]], "retention": 0.5, "bytes": 262144,
     "artifact_id": "%s"}""" % HEX
 
 # reason, what is replaced in BASE, by what, JSON path, part of the message
-EDITS = [
+EDITS_1 = [
     # not JSON at all
     ("parse-trailing-text", '"tool": "w"}\n}\n', '"tool": "w"}\n}\nx\n', "-", "'x'"),
     ("parse-second-object", '"tool": "w"}\n}\n', '"tool": "w"}\n}\n{}\n', "-", "end of the text"),
@@ -268,9 +313,168 @@ EDITS = [
     ("version-3", '"version": 1', '"version": 3', "$.version", "found 3, expected 1 or 2"),
     ("version-0", '"version": 1', '"version": 0', "$.version", "0"),
     ("version-1.5", '"version": 1', '"version": 1.5', "$.version", "1.5"),
+    ("version-negative", '"version": 1', '"version": -1', "$.version", "found -1, expected 1 or 2"),
     ("version-other-format", '"headwisekv-policy"', '"headwisekv-bench"', "$.format", "headwisekv-bench"),
     ("version-3-with-new-keys", '"version": 1', '"version": 3, "new_in_3": []', "$.version", "3"),
 ]
+
+CODEBOOK = '["256:q4_0", "256:q8_0/q4_0", "512:q8_0", "full:f16", "full:f32"]'
+COSINE = between('"cosine": [', ',\n        "loss"', BASE_2)
+LOSS = between('"loss": {', "\n      }\n    }\n  ],", BASE_2)
+SCORES = between('"scores": {', "\n    }\n  ],", BASE_2)
+ENTRY = '[["256:q4_0", "full:f16"]'  # the first row
+
+# full history alone, so that the numbers are few
+FULL_2 = (BASE_2.replace(CODEBOOK, '["full"]').replace('"256:q4_0"', '"full"').replace('"full:f16"', '"full"').replace('"512:q8_0"', '"full"')
+          .replace('"256:q8_0/q4_0"', '"full"').replace('"retention": 0.359375', '"retention": 1').replace('"retention_tokens": 0.5', '"retention_tokens": 1')
+          .replace('"retention_query": 0.4375', '"retention_query": 1').replace('"min_score": 0.91,', "").replace("188416", "524288"))
+
+
+def codebook(*entries):
+    return "[" + ", ".join(entry if entry == "full" or entry.isdigit() else f'"{entry}"' for entry in entries) + "]"
+
+
+def entry(found, expected, *, code="value", reason):
+    """A spelling that is none, in the codebook and in the matrix."""
+    return [(f"{code}-entry-{reason}", CODEBOOK, CODEBOOK.replace('"256:q4_0"', found), "$.codebook[0]", expected),
+            (f"{code}-head-entry-{reason}", ENTRY, ENTRY.replace('"256:q4_0"', found), POINT + ".entries[0][0]", expected)]
+
+
+# the same for BASE_2: what version 1 does not have
+EDITS_2 = [
+    # the two versions are not mixed
+    ("unknown-key-windows-in-2", '"entries": ', '"windows": ', POINT, "windows"),
+    ("missing-key-entries", between('"entries": ', '\n      "scores"', BASE_2), "", POINT, "entries"),
+    ("missing-key-retention-tokens", '"retention_tokens": 0.5,\n', "", POINT, "retention_tokens"),
+    ("missing-key-retention-query", '"retention_query": 0.4375,\n', "", POINT, "retention_query"),
+    ("type-scores-of-version-1-in-2", SCORES, '"scores": ' + COSINE[len('"cosine": '):], POINT + ".scores", "an array"),
+    ("version-3-of-2", '"version": 2', '"version": 3', "$.version", "found 3, expected 1 or 2"),
+
+    # spellings of an entry
+    *entry('"256:q3_k"', 'found "256:q3_k", expected types of f32, f16', reason="type-unknown"),
+    *entry('"256:q8_0/q3_k"', "q3_k", reason="second-type-unknown"),
+    *entry('"256:Q4_0"', "expected types of f32", reason="type-upper-case"),
+    *entry('"256:"', "expected types of f32", reason="type-empty"),
+    *entry('"256:q4_0/"', "expected types of f32", reason="second-type-empty"),
+    *entry('"256:/q4_0"', "expected types of f32", reason="first-type-empty"),
+    *entry('"256:q4_0/q8_0/q8_0"', "expected types of f32", reason="three-types"),
+    *entry('"256:q4_0:q8_0"', "expected types of f32", reason="two-colons"),
+    *entry('"256:q4_0/q4_0"', 'found "256:q4_0/q4_0", expected 256:q4_0', reason="type-twice"),
+    *entry('"256:' + 200 * "q" + '"', "...", reason="type-very-long"),
+    *entry('"0256:q4_0"', "expected a positive 32-bit integer", reason="leading-zero"),
+    *entry('"-256:q4_0"', "expected a positive 32-bit integer", reason="minus-sign"),
+    *entry('"256.5:q4_0"', "expected a positive 32-bit integer", reason="fraction-with-types"),
+    *entry('"1e2:q4_0"', "expected a positive 32-bit integer", reason="exponent"),
+    *entry('" 256:q4_0"', "expected a positive 32-bit integer", reason="space"),
+    *entry('":q4_0"', "expected a positive 32-bit integer", reason="no-window"),
+    *entry('""', "expected a positive 32-bit integer", reason="empty"),
+    *entry('"Full:f16"', "expected a positive 32-bit integer", reason="other-word"),
+    *entry('"256"', 'found "256", expected the number 256', reason="window-in-quotes"),
+    *entry('"0:q4_0"', "found", code="range", reason="zero"),
+    *entry('"2147483647:q4_0"', "2147483647", code="range", reason="int32-max"),
+    *entry('"99999999999999999999:q4_0"', "99999999999999999999", code="range", reason="over-int64"),
+    *entry("256.5", "256.5", code="range", reason="fraction"),
+    *entry("null", 'found null, expected a positive 32-bit integer, "full" or a string', code="type", reason="null"),
+    *entry('["256:q4_0"]', "found an array", code="type", reason="array"),
+
+    # entries that the codebook cannot have
+    ("value-entry-blocks", BASE_2, BASE_2.replace('"head_dim_k": 32, "head_dim_v": 32},', '"head_dim_k": 80, "head_dim_v": 80},'), "$.codebook[0]",
+     "found q4_0 and q4_0, expected types whose blocks divide the head dims 80 and 80"),
+    ("value-entry-blocks-v", '"head_dim_v": 32},', '"head_dim_v": 80},', "$.codebook[0]", "head dims 32 and 80"),
+    ("value-entry-at-context", CODEBOOK, codebook("256:q4_0", "1024:q4_0", "full:f16"), "$.codebook[1]", "found window 1024"),
+    ("value-entry-twice", CODEBOOK, codebook("256:q4_0", "256:q4_0", "full:f16"), "$.codebook[1]", "found 256:q4_0 again, expected it once"),
+    ("value-entry-full-twice", CODEBOOK, codebook("256:q4_0", "full:f16", "full:f16"), "$.codebook[2]", "found full:f16 again, expected it once"),
+    ("value-entry-twice-spelled-twice", CODEBOOK, codebook("256:q4_0", "256:q4_0/q4_0", "full:f16"), "$.codebook[1]", "expected 256:q4_0"),
+    ("value-entries-mixed", CODEBOOK, codebook("256", "256:q8_0/q4_0", "full:f16"), "$.codebook[1]", "found 256:q8_0/q4_0 after 256, expected types in all"),
+    ("value-entries-mixed-full", CODEBOOK, CODEBOOK.replace("full:f32", "full"), "$.codebook[4]", "found full after 256:q4_0, expected types in all"),
+    ("value-entries-by-window", CODEBOOK, codebook("256:q4_0", "256:f16", "512:q4_0", "full:f16"), "$.codebook[2]",
+     "found 512:q4_0 of 73728 bytes after 256:f16 of 131072, expected ascending bytes"),
+    ("value-entries-equal-bytes", CODEBOOK, codebook("256:q4_0", "512:f16", "256:f32", "full:f16"), "$.codebook[2]",
+     "found 256:f32 of 262144 bytes after 512:f16 of 262144, expected ascending bytes, then windows"),
+    ("value-entries-equal-windows", CODEBOOK, codebook("256:q4_0", "full:f16", "full:bf16"), "$.codebook[2]", "then precision"),
+    ("value-entries-equal-k", CODEBOOK, codebook("256:q4_0", "full:f16", "full:f16/bf16"), "$.codebook[2]", "then precision"),
+    ("value-entries-equal-but-for-name", CODEBOOK, codebook("256:iq4_nl", "256:q4_0", "full:f16"), "$.codebook[1]", "then precision"),
+    ("value-reference-missing", CODEBOOK, codebook("256:q4_0", "full:q8_0", "full:f32"), "$.codebook", 'found no "full:f16", expected the reference'),
+    ("value-reference-of-other-types", '{"k": "f16", "v": "f16"}', '{"k": "f16", "v": "q8_0"}', "$.codebook", 'found no "full:f16/q8_0"'),
+    ("value-sinks-ge-smallest-window", BASE_2, BASE_2.replace('"512:q8_0", ', '"512:q8_0", "200:f32", ', 1).replace('"sinks": 4', '"sinks": 200'), "$.sinks",
+     "found 200, expected less than the smallest window 200"),
+    ("value-head-entry-not-in-codebook", ENTRY, ENTRY.replace("q4_0", "q5_0"), POINT + ".entries[0][0]", "found 256:q5_0, expected one of the codebook"),
+    ("value-head-entry-without-types", ENTRY, ENTRY.replace('"256:q4_0"', "256"), POINT + ".entries[0][0]", "found 256, expected one of the codebook"),
+    ("value-head-entry-full-without-types", ENTRY, ENTRY.replace("full:f16", "full"), POINT + ".entries[0][1]", "found full, expected one of the codebook"),
+
+    # numbers that follow from the entries
+    ("value-retention-2-wrong", '"retention": 0.359375', '"retention": 0.5', POINT + ".retention", "found 0.5, expected 0.359375 from the entries"),
+    ("value-retention-tokens-wrong", '"retention_tokens": 0.5', '"retention_tokens": 0.4375', POINT + ".retention_tokens", "expected 0.5"),
+    ("value-retention-query-wrong", '"retention_query": 0.4375', '"retention_query": 0.5', POINT + ".retention_query", "expected 0.4375"),
+    ("value-bytes-2-wrong", '"bytes": 188416', '"bytes": 188415', POINT + ".bytes", "found 188415, expected 188416 from the entries"),
+    ("type-retention-tokens-null", '"retention_tokens": 0.5', '"retention_tokens": null', POINT + ".retention_tokens", "null"),
+
+    # budget and price
+    ("missing-key-lambda", ',\n      "lambda": 1e-9', "", POINT, "found budget without lambda, expected both or neither"),
+    ("missing-key-budget", '"budget": 200000,\n', "", POINT, "found lambda without budget, expected both or neither"),
+    ("value-budget-with-tau", '"method": "m"', '"tau": 0.9', POINT, "found a budget beside tau"),
+    ("range-budget-zero", '"budget": 200000', '"budget": 0', POINT + ".budget", "0"),
+    ("range-budget-negative", '"budget": 200000', '"budget": -1', POINT + ".budget", "-1"),
+    ("range-budget-fraction", '"budget": 200000', '"budget": 0.5', POINT + ".budget", "0.5"),
+    ("range-budget-over-2-to-the-53", '"budget": 200000', '"budget": 9007199254740994', POINT + ".budget", "9007199254740994"),
+    ("type-budget-string", '"budget": 200000', '"budget": "24MiB"', POINT + ".budget", "a string"),
+    ("range-lambda-negative", '"lambda": 1e-9', '"lambda": -1e-9', POINT + ".lambda", "-1e-09"),
+    ("type-lambda-null", '"lambda": 1e-9', '"lambda": null', POINT + ".lambda", "null"),
+    ("not-finite-lambda", '"lambda": 1e-9', '"lambda": 1e999', POINT + ".lambda", "finite"),
+
+    # kinds of scores
+    ("value-scores-empty", SCORES, '"scores": {}', POINT + ".scores", "found none"),
+    ("value-kind-empty", LOSS, '"loss": {}', POINT + ".scores.loss", "found none"),
+    ("value-kind-upper-case", '"loss": ', '"Loss": ', POINT + ".scores", 'found the kind "Loss", expected 1 to 31 of a-z'),
+    ("value-kind-no-name", '"loss": ', '"": ', POINT + ".scores", 'found the kind ""'),
+    ("value-kind-with-space", '"loss": ', '"a loss": ', POINT + ".scores", "a loss"),
+    ("value-kind-with-dot", '"loss": ', '"loss.x": ', POINT + ".scores", "loss.x"),
+    ("value-kind-not-ascii", '"loss": ', '"l\u00f6ss": ', POINT + ".scores", "l\u00f6ss"),
+    ("value-kind-too-long", '"loss": ', '"' + 32 * "l" + '": ', POINT + ".scores", 32 * "l"),
+    ("type-kind-number", LOSS, '"loss": 1', POINT + ".scores.loss", "found a number, expected an array, or an object of contexts"),
+    ("type-kind-null", LOSS, '"loss": null', POINT + ".scores.loss", "null"),
+    ("type-context-matrix-number", LOSS, '"loss": {"512": 1}', POINT + ".scores.loss.512", "found a number, expected an array"),
+    ("type-score-null", "[9, 5, 2, 0, 0.5]", "[9, null, 2, 0, 0.5]", POINT + ".scores.loss.512[0][0][1]", "null"),
+    ("duplicate-key-kind", '"loss": ', '"cosine": ', POINT + ".scores", "cosine"),
+    ("duplicate-key-context", LOSS, LOSS[:-1] + LOSS.replace('"loss": {', ", "), POINT + ".scores.loss", "512"),
+    ("range-17-kinds", BASE_2, FULL_2.replace(SCORES, '"scores": {' + ", ".join(f'"k{i}": [[[0], [0]], [[0], [0]]]' for i in range(17)) + "}"),
+     POINT + ".scores.k16", "over 16"),
+
+    # contexts of scores
+    *((f"value-score-context-{reason}", '"512": ', f'"{found}": ', POINT + ".scores.loss", f'found the context "{found}", expected a positive 32-bit')
+      for reason, found in (("leading-zero", "0512"), ("empty", ""), ("minus-sign", "-512"), ("fraction", "512.0"), ("exponent", "1e3"), ("word", "full"),
+                            ("space", "512 "))),
+    ("range-score-context-zero", '"512": ', '"0": ', POINT + ".scores.loss", 'found the context "0"'),
+    ("range-score-context-int32-max", '"512": ', '"2147483647": ', POINT + ".scores.loss", 'found the context "2147483647"'),
+
+    # scores that the kind cannot have
+    ("value-score-2-rows", ", [[3, 2, 1, 0, 0], [4, 3, 2, 0, 0]]]", "]", POINT + ".scores.loss.512", "found 1 entries, expected 2"),
+    ("value-score-2-heads", ", [4, 3, 2, 0, 0]]]", "]]", POINT + ".scores.loss.512[1]", "found 1 entries, expected 2"),
+    ("value-score-2-entries", "[9, 5, 2, 0, 0.5]", "[9, 5, 2, 0]", POINT + ".scores.loss.512[0][0]", "found 4 entries, expected 5"),
+    ("value-loss-of-the-reference", "[9, 5, 2, 0, 0.5]", "[9, 5, 2, 0.5, 0]", POINT + ".scores.loss.512[0][0][3]", "found score 0.5, expected 0 for the reference"),
+    ("value-loss-negative", "[9, 5, 2, 0, 0.5]", "[9, 5, -2, 0, 0.5]", POINT + ".scores.loss.512[0][0][2]", "found score -2, expected a finite loss"),
+    ("not-finite-loss", "[9, 5, 2, 0, 0.5]", "[9, 1e999, 2, 0, 0.5]", POINT + ".scores.loss.512[0][0][1]", "finite"),
+    ("value-cosine-of-the-reference", "[0.1, 0.2, 0.3, 1, 1]", "[0.1, 0.2, 0.3, 0.99, 1]", POINT + ".scores.cosine[0][1][3]", "expected 1 for the reference"),
+    ("value-cosine-over-1", "[0.1, 0.2, 0.3, 1, 1]", "[0.1, 0.2, 0.3, 1, 1.5]", POINT + ".scores.cosine[0][1][4]", "found score 1.5, expected -1 to 1"),
+    ("value-cosine-kind-over-1", LOSS, LOSS.replace("loss", "cosine-worst").replace(" 0, ", " 1, "), POINT + ".scores.cosine-worst.512[0][0][0]",
+     "found score 9, expected -1 to 1"),
+    ("missing-key-min-score-2", '"min_score": 0.91,\n', "", POINT, "found cosine scores without min_score"),
+    ("value-min-score-2-wrong", '"min_score": 0.91', '"min_score": 0.93', POINT + ".min_score", "expected 0.91"),
+    ("value-min-score-without-cosine", COSINE + ",\n", "", POINT, "found min_score without cosine scores"),
+    ("value-min-score-of-another-context", COSINE, '"cosine": {"512": ' + COSINE[len('"cosine": '):] + "}", POINT, "found min_score without cosine scores"),
+]
+
+# the same for BASE: what version 2 brought
+EDITS_1_ONLY = [
+    ("value-1-entry-with-types", '[256, 512, "full"]', '["256:q8_0", "full:f16"]', "$.codebook[0]", "256:q8_0"),
+    ("value-1-window-with-types", "[[256,", '[["256:f16",', POINT + ".windows[0][0]", "256:f16"),
+    ("unknown-key-1-entries", '"windows": ', '"entries": ', POINT, "entries"),
+    ("unknown-key-1-budget", '"tau": 0.9', '"method": "m", "budget": 1, "lambda": 1', POINT, "budget"),
+    ("unknown-key-1-retention-tokens", '"retention": 0.625', '"retention": 0.625, "retention_tokens": 0.625', POINT, "retention_tokens"),
+    ("type-1-scores-by-kind", between('"scores": [', ',\n      "retention"'), '"scores": {"cosine": []}', POINT + ".scores", "an object"),
+]
+
+EDITS = ([(name, BASE, *edit) for name, *edit in EDITS_1 + EDITS_1_ONLY] + [(name, BASE_2, *edit) for name, *edit in EDITS_2])
 
 # reason, bytes, part of the message; all of them faults of the text, which have no JSON path
 TEXTS = [
@@ -313,9 +517,9 @@ TEXTS = [
 def corpus():
     """name -> bytes, EXPECT.tsv included"""
     rows = []
-    for name, old, new, path, part in EDITS:
-        assert BASE.count(old) == 1 or old == BASE, f"{name}: {old!r} is {BASE.count(old)} times in BASE"
-        rows.append((name, BASE.replace(old, new).encode(), path, part))
+    for name, base, old, new, path, part in EDITS:
+        assert base.count(old) == 1 or old == base, f"{name}: {old!r} is {base.count(old)} times in its base"
+        rows.append((name, base.replace(old, new).encode(), path, part))
     rows += [(name, data, "-", part) for name, data, part in TEXTS]
     rows.sort()
 

@@ -64,7 +64,7 @@ static void arm(long fail_at, bool fail_rest) {
 //
 
 static char   g_dir[1024];                // for saved files
-static char   g_source[PATH_SIZE];        // a policy file with every kind of content
+static char   g_source[PATH_SIZE];        // a policy file with every kind of content of its version
 static char * g_reference;                // what it looks like printed
 static struct hwkv_policy * g_policy;     // what it is
 
@@ -286,10 +286,24 @@ static void test_operations(void) {
     }
 }
 
+// Everything with one file of policy-ok.
+static void test_file(const char * name) {
+    struct hwkv_error err = { 0 };
+    snprintf(g_source, sizeof(g_source), "%s/policy-ok/%s", HWKV_TEST_DATA, name);
+    if (hwkv_policy_load(&g_policy, g_source, &err) || hwkv_policy_print(&g_reference, g_policy, &err)) {
+        fprintf(stderr, "%s: %s\n", g_source, err.msg);
+        exit(1);
+    }
+    printf("%s\n", name);
+    test_operations();
+    hwkv_string_free(g_reference);
+    hwkv_policy_free(g_policy);
+    CHECK_EQ_INT(g_live, 0);
+}
+
 int main(void) {
     const char * tmp = getenv("TMPDIR");
     snprintf(g_dir, sizeof(g_dir), "%s/hwkv-alloc-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
-    snprintf(g_source, sizeof(g_source), "%s/policy-ok/calibrated.json", HWKV_TEST_DATA);
     if (!mkdtemp(g_dir)) {
         fprintf(stderr, "%s: cannot make a directory: %s\n", g_dir, strerror(errno));
         return 1;
@@ -297,15 +311,8 @@ int main(void) {
     // the library leaves cJSON's hooks to the program, which is this one
     hwkv_set_allocator(alloc_counted, free_counted);
     cJSON_InitHooks(&(cJSON_Hooks) { .malloc_fn = alloc_counted, .free_fn = free_counted });
-    struct hwkv_error err = { 0 };
-    if (hwkv_policy_load(&g_policy, g_source, &err) || hwkv_policy_print(&g_reference, g_policy, &err)) {
-        fprintf(stderr, "%s: %s\n", g_source, err.msg);
-        return 1;
-    }
-    test_operations();
-    hwkv_string_free(g_reference);
-    hwkv_policy_free(g_policy);
-    CHECK_EQ_INT(g_live, 0);
+    test_file("calibrated.json"); // version 1
+    test_file("typed.json");      // version 2
     hwkv_set_allocator(NULL, NULL);
     cJSON_InitHooks(NULL);
     CHECK(rmdir(g_dir) == 0);

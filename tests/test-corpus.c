@@ -325,6 +325,53 @@ static void test_calibrated_values(void) {
     hwkv_policy_free(p);
 }
 
+static void check_entry(const struct hwkv_policy * p, int32_t ic, const char * expected) {
+    char name[HWKV_ENTRY_SIZE];
+    CHECK_STR(hwkv_entry_format(&hwkv_policy_codebook(p, NULL)[ic], name), expected);
+}
+
+// The same of a file of version 2, for what version 1 has not.
+static void test_typed_values(void) {
+    char path[PATH_SIZE];
+    snprintf(path, sizeof(path), "%s/policy-ok/typed.json", HWKV_TEST_DATA);
+    struct hwkv_policy * p = NULL;
+    CHECK_ERR(hwkv_policy_load(&p, path, NULL), 0);
+    if (!p) {
+        return;
+    }
+    static const char * const names[6] = { "256:q4_0", "256:q8_0", "1024:q8_0/q4_0", "full:q4_0", "full:q8_0/q4_0", "full:f16" };
+    int32_t n = 0;
+    hwkv_policy_codebook(p, &n);
+    CHECK_EQ_INT(n, 6);
+    for (int32_t ic = 0; ic < n; ic++) {
+        check_entry(p, ic, names[ic]);
+    }
+    CHECK_EQ_INT(hwkv_policy_reference(p), 4);
+    CHECK(hwkv_policy_has_types(p));
+    CHECK(hwkv_policy_n_point(p) == 2 && hwkv_policy_selected(p) == 1);
+
+    const struct hwkv_point * point = hwkv_policy_point(p, 0);
+    CHECK(point->tau == 0.95 && point->method[0] == '\0' && point->budget == 0 && isnan(point->lambda));
+    CHECK(point->entries[0] == 1 && point->entries[1] == 2 && point->entries[2] == 4 && point->entries[3] == 1);
+    // of a position: q8_0 136 bytes, q8_0/q4_0 104; the reference has 4 heads of 4096 positions
+    CHECK_EQ_INT(point->bytes, 2 * 256 * 136 + (1024 + 4096) * 104);
+    CHECK_NEAR(point->retention, (double) point->bytes / (4 * 4096 * 104), 1e-15);
+    CHECK_NEAR(point->retention_tokens, (2 * 256 + 1024 + 4096) / (4.0 * 4096), 1e-15);
+    CHECK(point->min_score == 0.9501 && point->n_scores == 2);
+    const double * cosines = hwkv_point_scores(point, p, "cosine");
+    const double * losses  = hwkv_point_scores(point, p, "loss");
+    CHECK(cosines && cosines[0] == 0.91 && cosines[3] == 0.5 && cosines[6] == 0.5 && cosines[19] == 0.9501);
+    CHECK(losses && losses[0] == 7.0 && losses[11] == 1e-9 && losses[19] == 5.25 && losses[22] == 0.0);
+
+    point = hwkv_policy_point(p, 1);
+    CHECK_STR(point->method, "least loss");
+    CHECK(point->tau == 0.0 && point->budget == 614400 && point->lambda == 1.25e-7);
+    CHECK(isnan(point->min_score) && !hwkv_point_scores(point, p, "cosine") && !hwkv_point_scores(point, p, "needle_0-1"));
+    CHECK(point->n_scores == 3 && point->scores[0].context == 512 && point->scores[1].context == 4096 && point->scores[2].context == 1024);
+    CHECK_STR(point->scores[2].kind, "needle_0-1");
+    hwkv_policy_free(p);
+}
+
 //
 // bad policies
 //
@@ -398,7 +445,7 @@ static void test_bad_files(void) {
     if (list) {
         fclose(list);
     }
-    CHECK(n >= 60);
+    CHECK(n >= 300);
 
     // a file that the list has forgotten is a file that nobody checks
     struct dirent ** names = NULL;
@@ -420,6 +467,7 @@ int main(void) {
     test_good_files();
     test_shipped_files();
     test_calibrated_values();
+    test_typed_values();
     test_bad_files();
     // fails if a save has left something behind
     CHECK(rmdir(g_temp) == 0);

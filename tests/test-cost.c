@@ -73,6 +73,13 @@ static void test_cost__types_of_their_own(void) {
     CHECK_NEAR(hwkv_retention(&geo, &wide, (const int32_t[5]) { 0 }, &f16), 2.0, 0.0);
 }
 
+static void test_retention__of_tokens(void) {
+    const struct hwkv_geometry geo = fixture_geometry();
+    CHECK_NEAR(hwkv_retention_tokens(&geo, fixture_codebook, mixed, 8192), (256.0 + 8192.0 + 13312.0) / (5.0 * 8192), 1e-15);
+    CHECK_NEAR(hwkv_retention_tokens(&geo, fixture_codebook, mixed, 200), 1.0, 0.0); // no window is reached
+    CHECK_NEAR(hwkv_retention_tokens(&geo, NULL, NULL, 8192), 1.0, 0.0);
+}
+
 // Query heads: layer 3 has 4 for each KV head, layer 7 has 2, together 14:
 // (4 x 256 + 4 x 8192 + 2 x (1024 + 4096 + 8192)) / (14 x 8192)
 static void test_retention_query__weights_by_query_heads(void) {
@@ -85,6 +92,7 @@ int main(void) {
     test_retained__is_min_of_window_and_context();
     test_cost__by_hand();
     test_cost__types_of_their_own();
+    test_retention__of_tokens();
     test_retention_query__weights_by_query_heads();
     return testing_result();
 }
