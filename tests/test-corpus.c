@@ -253,7 +253,7 @@ static void test_good_files(void) {
     free(names);
 }
 
-// What ships loads, and is printed as version 2.
+// What ships was written by this library: it prints them as they are.
 static void test_shipped_files(void) {
     struct dirent ** names = NULL;
     const int n = scandir(HWKV_SOURCE_DIR "/policies", &names, filter_json, alphasort);
@@ -263,19 +263,63 @@ static void test_shipped_files(void) {
             char path[PATH_SIZE + 300];
             snprintf(path, sizeof(path), "%s/policies/%s", HWKV_SOURCE_DIR, names[i]->d_name);
             check_good_file(path);
+            size_t size = 0;
+            char * text = read_exact(path, &size);
             struct hwkv_policy * policy = NULL;
             char * printed = NULL;
             CHECK_ERR(hwkv_policy_load(&policy, path, NULL), 0);
             CHECK_ERR(hwkv_policy_print(&printed, policy, NULL), 0);
-            CHECK(printed && strstr(printed, "\"version\": 2,") != NULL);
+            CHECK(printed && strlen(printed) == size && memcmp(printed, text, size) == 0);
             hwkv_string_free(printed);
             hwkv_policy_free(policy);
+            free(text);
             n_policy++;
         }
         free(names[i]);
     }
     free(names);
     CHECK(n_policy > 0);
+}
+
+static void check_same_plan(const struct hwkv_policy * a, const struct hwkv_policy * b, int32_t ip) {
+    const struct hwkv_plan_params params = hwkv_plan_params_default();
+    struct hwkv_plan * pa = NULL;
+    struct hwkv_plan * pb = NULL;
+    CHECK_ERR(hwkv_plan_init(&pa, a, ip, &params, NULL), 0);
+    CHECK_ERR(hwkv_plan_init(&pb, b, ip, &params, NULL), 0);
+    CHECK(pa && pb && hwkv_plan_n_group(pa) == hwkv_plan_n_group(pb) && hwkv_plan_size(pa) == hwkv_plan_size(pb));
+    for (int32_t ig = 0; pa && pb && ig < hwkv_plan_n_group(pa); ig++) {
+        CHECK(memcmp(hwkv_plan_group(pa, ig), hwkv_plan_group(pb, ig), sizeof(struct hwkv_group)) == 0);
+    }
+    hwkv_plan_free(pa);
+    hwkv_plan_free(pb);
+}
+
+// What shipped as version 1 is the same policy when it is written as version 2, which then stays as it is.
+static void test_version_1_files(void) {
+    struct dirent ** names = NULL;
+    const int n = scandir(HWKV_TEST_DATA "/policy-1", &names, filter_json, alphasort);
+    CHECK(n > 0);
+    for (int i = 0; i < n; i++) {
+        char path[PATH_SIZE + 300];
+        snprintf(path, sizeof(path), "%s/policy-1/%s", HWKV_TEST_DATA, names[i]->d_name);
+        check_good_file(path);
+        struct hwkv_policy * one = NULL;
+        struct hwkv_policy * two = NULL;
+        char * text = NULL;
+        CHECK_ERR(hwkv_policy_load(&one, path, NULL), 0);
+        CHECK_ERR(hwkv_policy_print(&text, one, NULL), 0);
+        CHECK(text && strstr(text, "\"version\": 2,") != NULL);
+        CHECK_ERR(hwkv_policy_parse(&two, text, strlen(text), NULL), 0);
+        for (int32_t ip = 0; one && two && ip < hwkv_policy_n_point(one); ip++) {
+            check_same_plan(one, two, ip);
+        }
+        hwkv_string_free(text);
+        hwkv_policy_free(one);
+        hwkv_policy_free(two);
+        free(names[i]);
+    }
+    free(names);
 }
 
 // The values themselves, by hand: a round trip alone would not notice a field read into another.
@@ -466,6 +510,7 @@ int main(void) {
     }
     test_good_files();
     test_shipped_files();
+    test_version_1_files();
     test_calibrated_values();
     test_typed_values();
     test_bad_files();

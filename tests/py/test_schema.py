@@ -12,7 +12,7 @@ jsonschema = pytest.importorskip("jsonschema")
 pytestmark = pytest.mark.unit
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-OK = sorted((ROOT / "tests" / "data" / "policy-ok").glob("*.json"))
+OK = sorted(path for folder in ("policy-ok", "policy-1") for path in (ROOT / "tests" / "data" / folder).glob("*.json"))
 SHIPPED = sorted(p for p in (ROOT / "policies").glob("*.json") if p.name != "policy.schema.json")
 
 _spec = importlib.util.spec_from_file_location("make_corpus", ROOT / "tests" / "make-corpus.py")
