@@ -119,8 +119,8 @@ void common_kv_policy::report(const llama_context * ctx) const {
 
     const uint64_t size       = hwkv_plan_size(plan);
     const uint64_t size_plain = hwkv_plan_size_plain(plan);
-    LOG_INF("KV total %.2f MiB, plain cache %.2f MiB, saved %.2f MiB (%.1f%%)\n", size/MiB, size_plain/MiB, (size_plain - size)/MiB,
-            100.0*(size_plain - size)/size_plain);
+    const double   saved      = (double) size_plain - (double) size; // types of their own may take more
+    LOG_INF("KV total %.2f MiB, plain cache %.2f MiB, saved %.2f MiB (%.1f%%)\n", size/MiB, size_plain/MiB, saved/MiB, 100.0*saved/size_plain);
 
     const auto cost = shared_cost(ctx);
     if (!cost.empty()) {

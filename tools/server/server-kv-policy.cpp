@@ -80,8 +80,9 @@ void server_kv_policy::init(llama_context * ctx_tgt, llama_context * ctx_dft, co
 // Slots that share a cache are emptied while they are idle, so that there must be room for what they held.
 void server_kv_policy::init_saved(common_params & params) {
     if (params.cache_ram_mib == common_params().cache_ram_mib) {
-        const uint64_t half = (hwkv_plan_size_plain(plan) - hwkv_plan_size(plan))/2;
-        const uint64_t size = params.n_parallel > 1 && params.kv_unified ? std::max(half, hwkv_plan_size(plan)) : half;
+        const uint64_t plain = std::max(hwkv_plan_size_plain(plan), hwkv_plan_size(plan)); // types of their own may take more
+        const uint64_t half  = (plain - hwkv_plan_size(plan))/2;
+        const uint64_t size  = params.n_parallel > 1 && params.kv_unified ? std::max(half, hwkv_plan_size(plan)) : half;
 
         params.cache_ram_mib = std::max<int64_t>(SAVED_MIB_MIN, size >> 20);
     }

@@ -119,7 +119,7 @@ json server_kv_policy::props() const {
         { "layers",      layers },
         { "bytes",       size },
         { "bytes_plain", size_plain },
-        { "bytes_saved", size_plain - size },
+        { "bytes_saved", (int64_t) (size_plain - size) }, // types of their own may take more
         { "checkpoint_bytes_max",   limit },
         { "saved_prompt_bytes_max", limit_saved < 0 ? json(nullptr) : json(limit_saved) },
         { "memory",                 memory },

@@ -54,6 +54,25 @@ def test_props_without_scores(tiny, tmp_path):
     assert all(layer["scores"] is None for layer in shown["layers"])
 
 
+def test_types_of_their_own_may_take_more_than_the_plain_cache(tiny, tmp_path):
+    """Heads in F32 beside an F16 cache: what is saved is below zero, everywhere it is told, and no limit grows out of it."""
+    model, base = tiny
+    policy = policies.read(base)
+    made = policies.with_point(policy, ["256:f16", "full:f16", "full:f32"], policies.uniform(policy, 2), "wide", "in f32", 4)
+    made["operating_points"][0]["entries"][0][0] = "256:f16"
+    rows = policies.entries(made, made["operating_points"][0])
+    made = policies.with_point(policy, made["codebook"], rows, "wide", "one head less in f32", 4)
+    (tmp_path / "wide.json").write_text(json.dumps(made))
+    with ServerProcess(model, tmp_path / "log", "--kv-policy", str(tmp_path / "wide.json"), ctx=2048) as server:
+        shown = server.get("/props").json()["kv_policy"]
+        complete(server, words(1, 300), 8)
+    assert shown["bytes"] > shown["bytes_plain"] and shown["bytes_saved"] == shown["bytes_plain"] - shown["bytes"] < 0
+    assert {group["type_k"] for group in shown["groups"]} == {"f16", "f32"}
+    assert shown["saved_prompt_bytes_max"] < 2**40 and shown["checkpoint_bytes_max"] < 2**40
+    total = next(line for line in (tmp_path / "log").read_text().splitlines() if "KV total" in line)
+    assert f"saved -{-shown['bytes_saved'] / 2**20:.2f} MiB (-" in total
+
+
 def test_slots_show_the_cells_of_each_window(tiny, tmp_path):
     with serve(tiny, tmp_path / "log", "--kv-unified", "--cache-ram", "0", slots=2) as server:
         complete(server, words(1, 300), 8, id_slot=0)
