@@ -232,6 +232,24 @@ def test_only_full_in_the_codebook(draw, statistics):
     assert "100.00%" in statistics(policy)
 
 
+def test_entries_with_types_are_named_as_in_the_file(draw, statistics):
+    policy = json.loads((ROOT / "tests" / "data" / "policy-ok" / "typed.json").read_text())
+    alone, scored = draw(policy), draw(policy, "point=0")  # the selected one was allocated, and has losses only
+    for drawn in (alone, scored):
+        assert drawn["problem"]["text"] == "" and not drawn["page"]["hidden"]
+    assert "256:q4_0  1 head (25.0%)" in alone["bars"]["text"] and "full:q8_0/q4_0  1 head (25.0%)" in alone["bars"]["text"]
+    assert alone["curves"]["hidden"] and "window 256:q4_0" in alone["tip"]["text"]
+    assert not scored["curves"]["hidden"] and "> 256:q8_0: 0.9600" in scored["tip"]["text"]
+    assert "35.3%" in scored["points"]["text"] and "34.4%" in scored["points"]["text"]  # R_C and R^Q
+    text = statistics(policy)
+    assert "1024:q8_0/q4_0" in text and "nan" not in text
+
+
+def test_scores_by_context_are_those_of_the_policys(draw):
+    drawn = draw(json.loads((ROOT / "tests" / "data" / "policy-ok" / "scores-by-context.json").read_text()))
+    assert "> 256: 0.9000" in drawn["tip"]["text"] and not drawn["curves"]["hidden"]
+
+
 def test_large_model_is_one_picture(draw):
     drawn = draw(report_policy.policy([128] * 50 + [100], taus=(0.99,), validated=False))
     assert drawn["map"]["rect"] == 0 and drawn["map"]["image"] == 1
