@@ -63,3 +63,10 @@ def test_large_model_and_one_format(head_map, tmp_path):
     root = ElementTree.parse(tmp_path / "map.svg").getroot()
     assert len(list(root.iter("{http://www.w3.org/2000/svg}image"))) == 1
     assert not (tmp_path / "map.png").exists()
+
+
+def test_entries_with_types_are_named(head_map, tmp_path):
+    pytest.importorskip("matplotlib")
+    head_map((ROOT / "tests" / "data" / "policy-ok" / "typed.json").read_text(), "-o", "map.svg")
+    texts = [node.text for node in ElementTree.fromstring((tmp_path / "map.svg").read_bytes()).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("256:q4_0") == 1 + 1 and texts.count("1024:q8_0/q4_0") == 1 + 1  # a head has it, and the legend

@@ -31,8 +31,8 @@ def output_paths(output):
     return [path] if path.suffix in FORMATS else [path.with_name(path.name + suffix) for suffix in FORMATS]
 
 
-def short_name(window):
-    return f"{window // 1024}K" if window != policies.FULL and window >= 1024 and window % 1024 == 0 else str(window)
+def short_name(entry):
+    return f"{entry // 1024}K" if isinstance(entry, int) and entry >= 1024 and entry % 1024 == 0 else str(entry)
 
 
 def draw_cells(axes, entries, colors, names):
@@ -56,7 +56,7 @@ def draw_pixels(axes, entries, colors, width):
 def draw_panel(axes, policy, point, colors, width, height):
     entries = policies.entries(policy, point)
     if sum(map(len, entries)) <= LABELS_MAX:
-        draw_cells(axes, entries, colors, [short_name(window) for window in policy["codebook"]])
+        draw_cells(axes, entries, colors, [short_name(entry) for entry in policy["codebook"]])
     else:
         draw_pixels(axes, entries, colors, width)
     rule = f"tau {point['tau']}" if "tau" in point else point["method"]
