@@ -39,7 +39,8 @@ static void go_on_together(struct llama_context * ctx, const llama_token * token
     llama_batch_free(batch);
 }
 
-// Prompts of every length class, decoding, rollbacks and several sequences at once: the memory of the graphs stays as it was.
+// Prompts of every length class, decoding, rollbacks and several sequences at once, with prompts of at most n_prompt tokens: the memory of the
+// graphs stays as it was.
 int run_growth(struct llama_model * model, const struct options * opt) {
     struct llama_context * ctx = make_context(model, opt, NULL);
     struct llama_memory_i * mem = llama_get_memory(ctx);
@@ -64,7 +65,7 @@ int run_growth(struct llama_model * model, const struct options * opt) {
         }
         // as many sequences as share a context, each with as much as fits beside the others
         const int32_t n_each = (opt->kv_unified ? n_ctx / n_seq : n_ctx) - 80;
-        for (int32_t k = n_seq; k > 0 && n_seq > 1 && n < n_each; k--) {
+        for (int32_t k = n_seq; k > 0 && n_seq > 1 && n < n_each && n <= opt->n_prompt; k--) {
             llama_memory_clear(mem, true);
             go_on_together(ctx, tokens, n, k);
             go_on_together(ctx, tokens, n_ub / k > 40 ? 40 : n_ub / k, k);
