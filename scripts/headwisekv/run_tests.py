@@ -153,7 +153,7 @@ def run_gpu(suites):
     if ready:
         os.environ.setdefault("GGML_VK_VISIBLE_DEVICES", "0")
         software = any("llvmpipe" in device.description for device in devices.listed(ROOT / "build-vulkan" / "bin" / "llama-server"))
-        command = [*PYTEST, "-q", "-n", "2", "--dist", "worksteal", "-m", "gpu", *shlex.split(os.environ.get("PYTEST_ARGS", ""))]
+        command = [*PYTEST, "-q", "-n", "2", "--dist", "worksteal", "--timeout", "900", "-m", "gpu", *shlex.split(os.environ.get("PYTEST_ARGS", ""))]
         suites[-1].start(command, {**environment("build-vulkan", model), **(SOFTWARE_DEVICE if software else {})})
         suites[-1].finish()
 
