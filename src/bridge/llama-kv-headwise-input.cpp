@@ -3,8 +3,10 @@
 #include "llama-batch.h"
 #include "llama-cparams.h"
 
+#include <algorithm>
+
 llm_graph_input_headwise::llm_graph_input_headwise(llama_kv_headwise * hw, const llama_cparams & cparams, ggml_context * ctx, const llama_ubatch & ubatch) :
-    hw(hw), causal(hw->is_causal(cparams)) {
+    hw(hw), causal(hw->is_causal(cparams)), n_thread(std::max(1, cparams.n_threads_batch)) {
     for (const auto & c : hw->windows) {
         const auto d = dims_of(*c, cparams, ubatch);
         const auto i = inputs.size();

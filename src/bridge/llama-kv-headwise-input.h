@@ -56,13 +56,15 @@ private:
 
     dims dims_of(const llama_kv_headwise::cells & c, const llama_cparams & cparams, const llama_ubatch & ubatch) const;
 
+    // of the tokens [i0, i1)
     template <typename T>
-    void fill_rows(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch, T drop) const;
+    void fill_rows(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch, uint32_t i0, uint32_t i1) const;
     void fill_mask(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch) const;
 
     llama_kv_headwise * hw;
 
-    const bool causal;
+    const bool     causal;
+    const uint32_t n_thread; // for large masks
 
     std::vector<cells_input> inputs; // [windows]
     std::vector<dims>        shapes; // [windows]

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <system_error>
+#include <thread>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -125,6 +127,9 @@ namespace {
 // masks from this size on don't stay in the processor's caches until they are read
 constexpr size_t LARGE_MASK = 8u << 20;
 
+// threads that fill such a mask: a few write as fast as memory takes it
+constexpr uint32_t N_THREAD_MAX = 4;
+
 // Clears memory past the caches: what is there need not be read first, which is half of the traffic.
 void clear_past_caches(void * data, size_t size) {
 #ifdef __SSE2__
@@ -185,13 +190,18 @@ private:
 
 } // namespace
 
+template <typename T> static T dropped();
+template <> float       dropped() { return -INFINITY; }
+template <> ggml_fp16_t dropped() { return ggml_fp32_to_fp16(-INFINITY); }
+
 template <typename T>
-void llm_graph_input_headwise::fill_rows(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch, T drop) const {
+void llm_graph_input_headwise::fill_rows(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch, uint32_t i0, uint32_t i1) const {
     const int64_t n_col = dst->ne[0];
     const bool    is_2d = ubatch.is_pos_2d();
     const bool    large = ggml_nbytes(dst) >= LARGE_MASK;
+    const T       drop  = dropped<T>();
 
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+    for (uint32_t i = i0; i < i1; ++i) {
         const llama_pos p1 = ubatch.pos[i];
         const auto      u  = ubatch.seq_idx[ubatch.seq_id[i][0]];
 
@@ -221,12 +231,36 @@ void llm_graph_input_headwise::fill_rows(const llama_kv_headwise::cells & c, ggm
     finish_clearing();
 }
 
+// Calls fn(i0, i1) for parts of [0, n) side by side.
+template <typename F>
+static void in_parts(uint32_t n, uint32_t n_thread, F && fn) {
+    std::vector<std::thread> others;
+    uint32_t done = 0;
+    try {
+        for (uint32_t ith = 1; ith < n_thread; ++ith) {
+            const uint32_t end = (uint64_t) n*ith/n_thread;
+            others.emplace_back(fn, done, end);
+            done = end;
+        }
+    } catch (const std::system_error &) {
+        // no more threads: the rest is done here
+    }
+    fn(done, n);
+    for (auto & thread : others) {
+        thread.join();
+    }
+}
+
 void llm_graph_input_headwise::fill_mask(const llama_kv_headwise::cells & c, ggml_tensor * dst, const llama_ubatch & ubatch) const {
     GGML_ASSERT(ggml_backend_buffer_is_host(dst->buffer));
 
-    if (dst->type == GGML_TYPE_F16) {
-        fill_rows<ggml_fp16_t>(c, dst, ubatch, ggml_fp32_to_fp16(-INFINITY));
-    } else {
-        fill_rows<float>(c, dst, ubatch, -INFINITY);
-    }
+    const uint32_t n = ggml_nbytes(dst) >= LARGE_MASK ? std::min({ n_thread, ubatch.n_tokens, N_THREAD_MAX }) : 1;
+
+    in_parts(ubatch.n_tokens, n, [&](uint32_t i0, uint32_t i1) {
+        if (dst->type == GGML_TYPE_F16) {
+            fill_rows<ggml_fp16_t>(c, dst, ubatch, i0, i1);
+        } else {
+            fill_rows<float>(c, dst, ubatch, i0, i1);
+        }
+    });
 }

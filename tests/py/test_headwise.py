@@ -79,10 +79,12 @@ def test_large_batches_round_as_the_cache_does(bench, arch, cache_type):
                             "-n", 330, "-d", 20, "--rollback", 0))
 
 
-def test_masks_larger_than_the_caches(bench):
-    """From 8 MiB on they are written past the processor's caches."""
+@pytest.mark.parametrize("n_thread", [1, 3])
+def test_masks_larger_than_the_caches(bench, n_thread):
+    """From 8 MiB on they are written past the processor's caches, by as many threads as compute."""
     model = bench.model("llama")
-    found = bench.run("run", model, "-p", bench.mixed(model, 5), "-fa", "on", "-ctk", "f16", "-ctv", "f16", "-c", 9216, "-ub", 512, "-n", 9000, "-d", 4)
+    found = bench.run("run", model, "-p", bench.mixed(model, 5), "-fa", "on", "-ctk", "f16", "-ctv", "f16", "-c", 9216, "-ub", 512, "-n", 9000, "-d", 4,
+                      "-t", n_thread)
     check_rounded(found)
     assert found["n"] > 8192
 
