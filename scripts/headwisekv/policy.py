@@ -18,6 +18,7 @@ F16 = 2        # bytes of an element
 # elements and bytes of a block
 BLOCKS = {"f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24),
           "iq4_nl": (32, 18)}
+PRECISION = ("q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "bf16", "f16", "f32")  # least first
 
 
 def read(path):
@@ -84,6 +85,17 @@ def window_of(entry):
     return parts(entry, {"k": "", "v": ""})[0]
 
 
+def is_typed(policy):
+    """Whether its entries name their types; else they are left to the cache."""
+    return any(":" in str(entry) for entry in policy["codebook"])
+
+
+def reference(policy):
+    """The entry that everything else is compared with, as the codebook spells it."""
+    types = policy["cache_types"]
+    return next(entry for entry in policy["codebook"] if parts(entry, types) == (FULL, types["k"], types["v"]))
+
+
 def heads(policy):
     """KV heads of each layer."""
     return [layer["n_head_kv"] for layer in policy["model"]["layers"]]
@@ -129,6 +141,15 @@ def kv_bytes(policy, codebook, rows, n):
     """Bytes of K and V that these entries hold of n positions, those without types in the policy's cache types."""
     return sum(position_bytes(layer, codebook[ie], policy["cache_types"]) * kept(codebook[ie], n)
                for layer, row in zip(policy["model"]["layers"], rows, strict=True) for ie in row)
+
+
+def in_order(policy, codebook):
+    """Entries as a codebook has them: by the bytes that all heads would take, then by window and precision."""
+    def rank(entry):
+        window, type_k, type_v = parts(entry, policy["cache_types"])
+        return (kv_bytes(policy, [entry], uniform(policy, 0), policy["context"]), float("inf") if window == FULL else window,
+                PRECISION.index(type_k), PRECISION.index(type_v))
+    return sorted(codebook, key=rank)
 
 
 def shares(policy, codebook, rows, n):

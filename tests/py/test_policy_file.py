@@ -4,6 +4,7 @@ import json
 
 import pytest
 import report_policy
+from server_process import ROOT
 
 from headwisekv import policy as policies
 from headwisekv.core import Failure
@@ -78,3 +79,13 @@ def test_what_is_not_there_is_said(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(Failure, match="expected a policy"):
         policies.read(tmp_path / "p.json")
+
+
+def test_entries_in_the_order_of_a_codebook():
+    policy = {**policies.read(ROOT / "policies" / "smollm2-135m-instruct-8k.json"), "context": 1024}
+    assert not policies.is_typed(policy) and policies.reference(policy) == "full"
+    mixed = ["full:f16", "256:q8_0", "full:q4_0", "512:q4_0/q8_0", "512:q8_0/q4_0", "256:f16", "128:f16", "512:q4_0"]
+    ordered = policies.in_order(policy, mixed)
+    # 128 positions in F16 take less than 256 in q8_0, and 512 in q4_0 more; what takes as many bytes goes by the type of K
+    assert ordered == ["128:f16", "256:q8_0", "512:q4_0", "512:q4_0/q8_0", "512:q8_0/q4_0", "256:f16", "full:q4_0", "full:f16"]
+    assert policies.is_typed({**policy, "codebook": ordered}) and policies.reference({**policy, "codebook": ordered}) == "full:f16"
