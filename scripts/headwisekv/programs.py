@@ -38,9 +38,16 @@ def done_well(program, *arguments):
     return done
 
 
-def check_policy(program, policy, model, n_ctx, point=None, cache="f16"):
-    """What the runtime will allocate: bytes, bytes_plain, groups, n_pad, n_rollback, policy_sha256."""
-    out = run(program, "check", policy, "-m", model, "-c", n_ctx, "-ctk", cache, "-ctv", cache, "--json", *(["--point", point] if point else []))
+def check_policy(program, policy, model, n_ctx, point=None, cache="f16", **more):
+    """What the runtime will allocate: bytes, bytes_plain, groups, n_pad, n_rollback, policy_sha256.
+
+    Without a model by the policy's own geometry, which is quick. `cache` is for K and V, "q8_0/q4_0" where they differ, None for what the
+    policy says. `more` are other options, such as n_pad.
+    """
+    type_k, _, type_v = (cache or "").partition("/")
+    types = ["-ctk", type_k, "-ctv", type_v or type_k] if cache else []
+    other = [word for name, value in more.items() for word in (f"--{name.removeprefix('n_')}", value)]
+    out = run(program, "check", policy, *(["-m", model] if model else []), "-c", n_ctx, *types, *other, "--json", *(["--point", point] if point else []))
     return json.loads(out)
 
 

@@ -41,9 +41,15 @@ def parse(words):
             settings = dict(word.split("=", 1) for word in words[2:])
             assert settings.keys() <= {"ARGS", "DATA", "TEXT"}
             parse(["scripts/eval", *shlex.split(settings.get("ARGS", ""))])
+        if words[1:2] == ["eval-rivals"]:
+            settings = dict(word.split("=", 1) for word in words[2:])
+            assert settings.keys() <= {"ARGS", "DATA", "TEXT"}
+            parse(["scripts/eval", "rivals", *shlex.split(settings.get("ARGS", ""))])
     elif name == "scripts/eval":
         if arguments != ["--help"]:
             default = [] if arguments and not arguments[0].startswith("-") else ["all", "--model-file", "m", "--policy", "p"]
+            if arguments[:1] == ["rivals"] and "--model-file" not in arguments:  # scripts/eval adds them
+                default, arguments = ["rivals", "--model-file", "m", "--policy", "p"], arguments[1:]
             cli.read_options([*default, *arguments])
     elif name == "scripts/fetch":
         assert arguments == [fetch_command.TEXT] or arguments[0] in models.pin_files()

@@ -1,5 +1,5 @@
-"""Every figure of README.md and policies/README.md stands in what was measured: in policies/*.json, docs/results/results.json and the
-tables of docs/performance.md.
+"""Every figure of README.md and policies/README.md stands in what was measured: in policies/*.json, docs/results/*.json and the tables of
+docs/performance.md.
 
 A claim is a piece of the page with its figures filled in from there. Each must be on the page, and the claims together with what is no
 measurement must cover every number of it. So a figure that was altered, added or measured anew is reported.
@@ -14,15 +14,14 @@ from server_process import ROOT
 from headwisekv import policy as policies
 from headwisekv.bench.speed_stats import BOUND
 from headwisekv.core import sha256_file
-from headwisekv.evaluate import run_rivals
-from headwisekv.evaluate.rivals import Geometry
+from headwisekv.evaluate import rivals_page
 
 pytestmark = pytest.mark.unit
 
 MIB = 2**20
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 POLICY, SINKS0 = (json.loads((ROOT / "policies" / f"smollm2-135m-instruct-8k{end}.json").read_text()) for end in ("", "-sinks0"))
-RESULTS = json.loads((ROOT / "docs" / "results" / "results.json").read_text())
+RESULTS, RIVALS = (json.loads((ROOT / "docs" / "results" / name).read_text()) for name in ("results.json", "rivals.json"))
 
 #
 # what is on a page
@@ -50,11 +49,19 @@ def problems(text, claims):
 #
 
 
+def allocated(policy, rows):
+    """What the runtime allocates for entries on a CPU, in bytes: cells in steps of 64, with room to take 64 positions back."""
+    def cells(entry):
+        return min(policies.kept(entry, policy["context"]) + 64 + 63, policy["context"]) // 64 * 64
+
+    return sum(cells(entry) * policies.position_bytes(layer, entry, policy["cache_types"])
+               for layer, row in zip(policy["model"]["layers"], rows, strict=True) for entry in row)
+
+
 def points(policy):
-    """Operating points with what the runtime allocates for them on a CPU, in bytes."""
-    geometry = Geometry(policy["model"]["layers"], policy["context"], n_pad=64, n_rollback=64)
-    plain = geometry.bytes([["full"] * layer["n_head_kv"] for layer in policy["model"]["layers"]])
-    return {point["name"]: {**point, **point["validation"], "allocated": geometry.bytes(policies.matrix(point)), "plain": plain,
+    """Operating points with what the runtime allocates for them."""
+    plain = allocated(policy, [["full"] * n for n in policies.heads(policy)])
+    return {point["name"]: {**point, **point["validation"], "allocated": allocated(policy, policies.matrix(point)), "plain": plain,
                             "floor": point["min_score"]} for point in policy["operating_points"]}
 
 
@@ -70,12 +77,12 @@ def speed_tables():
 
 
 def rivals():
-    return {row["name"]: row for row in RESULTS["sections"]["rivals"]["rows"]}
+    return {row["name"]: row for row in RIVALS["scenes"][0]["rows"]}
 
 
 def verdicts():
     """Who is better by KL and by needles: ours, it or undecided."""
-    return {name: re.findall(r": (\w+)", run_rivals.verdict(row)) for name, row in rivals().items() if "@" in name}
+    return {name: re.findall(r": (\w+)", rivals_page.verdict(row)) for name, row in rivals().items() if "@" in name}
 
 
 #
@@ -128,7 +135,7 @@ def comparisons():
     rows = rivals()
     kl = {name: f"{row['kl']['mean']:.4f}" for name, row in rows.items()}
     size = {name: f"{row['bytes'] / MIB:.0f} MiB" for name, row in rows.items()}
-    context = RESULTS["plan"]["context"]
+    context = RIVALS["scenes"][0]["n_ctx"]
     greedy = {name: 100 * found["greedy"] for name, found in RESULTS["sections"]["needle"]["lengths"][str(context)].items() if isinstance(found, dict)}
     ruler = {name: tasks["all"][str(context)]["score"] for name, tasks in RESULTS["sections"]["ruler"]["caches"].items()}
     rounding = re.search(r"KL of (0\.\d+)", (ROOT / "docs" / "evaluation.md").read_text())[1]
@@ -250,7 +257,9 @@ def content(path):
 
 def test_the_results_are_those_of_the_shipped_policies():
     """By their hash, or by that of the same policy in the format it had when the results were measured."""
-    for key, end in (("policy_sha256", ""), ("layers_policy_sha256", "-layers")):
+    measured = RIVALS["scenes"][0]["policies"]
+    assert RESULTS["policy_sha256"] == measured["policy"]
+    for key, end in (("policy", ""), ("layers", "-layers")):
         shipped, before = (ROOT / folder / f"smollm2-135m-instruct-8k{end}.json" for folder in ("policies", "tests/data/policy-1"))
-        if RESULTS[key] != sha256_file(shipped):
-            assert RESULTS[key] == sha256_file(before) and content(before) == content(shipped)
+        if measured[key] != sha256_file(shipped):
+            assert measured[key] == sha256_file(before) and content(before) == content(shipped)

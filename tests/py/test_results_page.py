@@ -26,9 +26,9 @@ def test_the_committed_page_is_what_its_figures_say(page):
     assert page.read_text() == (ROOT / "docs" / "results.md").read_text(), "scripts/eval page writes docs/results.md again"
 
 
-def test_pictures_of_the_page_are_there():
-    data = json.loads((ROOT / "docs" / "results" / "results.json").read_text())
-    named = {name for found in data["sections"].values() for name in found.get("pictures", {})}
+def test_pictures_of_the_pages_are_there():
+    data, rivals = (json.loads((ROOT / "docs" / "results" / name).read_text()) for name in ("results.json", "rivals.json"))
+    named = {name for found in [*data["sections"].values(), *rivals["scenes"]] for name in found.get("pictures", {})}
     assert named == {path.name for path in (ROOT / "docs" / "results").glob("*.png")}
 
 

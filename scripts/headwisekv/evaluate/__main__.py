@@ -11,7 +11,7 @@ import sys
 
 from ..arguments import positive
 from ..core import ROOT, exit_code, going_on
-from . import local, results_page, run_all, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler, run_toolcall
+from . import local, results_page, rivals_page, run_all, run_locomo, run_longmemeval, run_needle, run_rivals, run_ruler, run_toolcall
 from .client import Endpoint
 from .options import add_run_options
 
@@ -56,10 +56,12 @@ def read_options(arguments):
     local.add_options(commands.add_parser("local", help=text, description=text))
     text = "everything that is measured of a model file and its policy, in a limited time, into one page"
     run_all.add_options(commands.add_parser("all", help=text, description=text))
-    text = "points of a policy against other caches of the same bytes: KL divergence and needle likelihood"
+    text = "what a number of bytes can do, spent by a policy's points and in other ways: KL divergence and needle likelihood"
     run_rivals.add_options(commands.add_parser("rivals", help=text, description=text))
     text = "writes the page of `all` again from the figures beside it; measures nothing"
     results_page.add_options(commands.add_parser("page", help=text, description=text))
+    text = "writes the page of `rivals` again from the figures beside it; measures nothing"
+    rivals_page.add_options(commands.add_parser("rivals-page", help=text, description=text))
     options = parser.parse_args(arguments)
     options.out = getattr(options, "out", None) or ROOT / "build" / "eval" / "-".join(filter(None, [options.benchmark, getattr(options, "name", "")]))
     return options
@@ -77,6 +79,8 @@ def work(options):
         return run_all.run(options)
     if options.benchmark == "page":
         return results_page.run(options)
+    if options.benchmark == "rivals-page":
+        return rivals_page.run(options)
     if options.benchmark == "rivals":
         return 1 if run_rivals.run(options) else 0
     return 1 if asyncio.run(measure(options)) else 0

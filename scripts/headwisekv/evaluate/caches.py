@@ -24,7 +24,9 @@ CHARACTERS = 6  # of a token, more than any of a text has on average
 class Setup:
     """What all measurements of a comparison share."""
 
-    def __init__(self, programs, model, n_ctx, threads, texts, seed, out):
+    def __init__(self, programs, model, n_ctx, threads, texts, seed, out, prompt="template"):
+        """`prompt` is that of needles: "raw" for base models."""
+        self.prompt = prompt
         self.programs, self.model, self.n_ctx, self.threads, self.seed = Path(programs), Path(model), n_ctx, threads, seed
         self.texts, self.out = texts, Path(out)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -71,44 +73,60 @@ def cut_chunks(setup, n_chunks, texts=None):
     return chunks, digest.hexdigest()[:16]
 
 
-def measure_kl(setup, configs, policy_hash, n_chunks, texts=None):
-    """One record for each cache and chunk, by name of the cache; the first of `configs` is the full cache."""
-    chunks, text_hash = cut_chunks(setup, n_chunks, texts)
-    store = Store(setup.out / "kl.jsonl", {"benchmark": "kl", **setup.identity(policy_hash), "text": text_hash})
-    try:
-        jobs = [(i, config) for i in range(n_chunks) for config in configs]
-        todo = [(i, config) for i, config in jobs if not store.has(f"{i}/{config.name}")]
-        if len(todo) < len(jobs):
-            say(f"KL: {len(jobs) - len(todo)} of {len(jobs)} are done already")
-        progress = Steps(len(todo), "KL")
-        base = setup.out / "logits.bin"
-        stored = None
-        for i, config in todo:
-            start_time = time.monotonic()
-            try:
-                if stored != i:
-                    base.unlink(missing_ok=True)
-                    perplexity.store_logits(setup.programs, setup.model, chunks[i], setup.n_ctx, setup.threads, base)
-                    stored = i
-                record = perplexity.compare_logits(setup.programs, setup.model, base, setup.n_ctx, setup.threads, config.arguments())
-            except Failure as failure:
-                record = {"error": str(failure)}
-            store.add({"id": f"{i}/{config.name}", **record, "seconds": round(time.monotonic() - start_time, 3)})
-            progress.step("error" in record)
-        progress.end()
-        base.unlink(missing_ok=True)
-        base.with_name(base.name + ".part").unlink(missing_ok=True)
-        return {config.name: store.pick([f"{i}/{config.name}" for i in range(n_chunks)]) for config in configs}
-    finally:
-        store.close()
+class Divergences:
+    """KL divergences of caches on chunks of text, kept in kl.jsonl: a record for each cache and chunk. Used in a with block."""
+
+    def __init__(self, setup, policy_hash, n_chunks, texts=None):
+        self.setup = setup
+        self.chunks, text_hash = cut_chunks(setup, n_chunks, texts)
+        self.store = Store(setup.out / "kl.jsonl", {"benchmark": "kl", **setup.identity(policy_hash), "text": text_hash})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.store.close()
+
+    def has(self, config, i):
+        return self.store.has(f"{i}/{config.name}")
+
+    def records(self, config):
+        """By chunk, of those that were tried."""
+        return {i: self.store.records[key] for i in range(len(self.chunks)) if (key := f"{i}/{config.name}") in self.store.records}
+
+    def measure(self, i, configs, step=lambda failed: None):
+        """A chunk with these caches, from log-probabilities of the full F16 cache that are made first."""
+        setup, base = self.setup, self.setup.out / "logits.bin"
+        try:
+            reason = self.timed(f"{i}/logits", lambda: perplexity.store_logits(setup.programs, setup.model, self.chunks[i], setup.n_ctx, setup.threads, base))
+            for config in configs:
+                if reason is None:
+                    self.timed(f"{i}/{config.name}", lambda config=config: perplexity.compare_logits(
+                        setup.programs, setup.model, base, setup.n_ctx, setup.threads, config.arguments()))
+                else:
+                    self.store.add({"id": f"{i}/{config.name}", "error": reason})
+                step("error" in self.store.records[f"{i}/{config.name}"])
+        finally:
+            base.unlink(missing_ok=True)
+            base.with_name(base.name + ".part").unlink(missing_ok=True)
+
+    def timed(self, key, work):
+        """Keeps what work() gives, or why it gave nothing, which is also returned."""
+        start_time = time.monotonic()
+        try:
+            record = work() or {}
+        except Failure as failure:
+            record = {"error": str(failure)}
+        self.store.add({"id": key, **record, "seconds": round(time.monotonic() - start_time, 3)})
+        return record.get("error")
 
 
 #
 # needle likelihood
 #
 
-class Needles:
-    """Samples by (length, depth, index), made once and asked of every cache."""
+class Samples:
+    """Needle samples by (length, depth, index), made once and asked of every cache."""
 
     def __init__(self, setup):
         self.setup, self.haystack = setup, Haystack(setup.texts)
@@ -116,8 +134,11 @@ class Needles:
         self.maker = None
 
     async def prepare(self, endpoint, jobs):
+        async def prompt(sample):
+            return await flat_prompt(endpoint, sample, self.setup.prompt)
+
         async def count(sample):
-            return await endpoint.count(await flat_prompt(endpoint, sample, "template"))
+            return await endpoint.count(await prompt(sample))
 
         if self.maker is None:
             self.maker = Maker(self.haystack, self.setup.seed, count)
@@ -125,52 +146,73 @@ class Needles:
         for length, depth, index in jobs:
             if (length, depth, index) not in self.made:
                 sample, _ = await self.maker.make(TASK, length, index, depth)
-                self.made[length, depth, index] = (await flat_prompt(endpoint, sample, "template"), sample.answers[0])
+                self.made[length, depth, index] = (await prompt(sample), sample.answers[0])
 
 
 def needle_key(config, job):
     return f"{config.name}|{job[0]}/{job[1]}/{job[2]}"
 
 
-async def ask_needles(server, config, jobs, needles, store, progress):
-    async with Endpoint(server.url) as endpoint:
-        await needles.prepare(endpoint, jobs)
-        for job in jobs:
-            start_time = time.monotonic()
-            try:
-                record = await likelihood(endpoint, *needles.made[job])
-            except ExampleError as error:
-                record = {"error": str(error)}
-            store.add({"id": needle_key(config, job), **record, "seconds": round(time.monotonic() - start_time, 3)})
-            progress.step("error" in record)
-
-
-def measure_needles(setup, configs, policy_hash, jobs_of):
-    """Records by name of the cache and job. jobs_of(config) is a list of (length, depth, index).
-
-    A cache that cannot be served counts as failed with its reason, and the others go on.
+class Likelihoods:
+    """Needle likelihoods of caches, kept in needle.jsonl: a record for each cache and job, which is (length, depth, index). Used in a with
+    block. A cache that cannot be served counts as failed with its reason.
     """
-    needles = Needles(setup)
-    store = Store(setup.out / "needle.jsonl", {"benchmark": "needles", **setup.identity(policy_hash), "seed": setup.seed, "data": needles.haystack.hash})
-    try:
-        todo = {config: [job for job in jobs_of(config) if not store.has(needle_key(config, job))] for config in configs}
-        total, left = sum(len(jobs_of(config)) for config in configs), sum(map(len, todo.values()))
+
+    def __init__(self, setup, policy_hash):
+        self.setup, self.samples = setup, Samples(setup)
+        self.store = Store(setup.out / "needle.jsonl", {"benchmark": "needles", **setup.identity(policy_hash), "seed": setup.seed, "prompt": setup.prompt,
+                                                        "data": self.samples.haystack.hash})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.store.close()
+
+    def has(self, config, job):
+        return self.store.has(needle_key(config, job))
+
+    def records(self, config, jobs):
+        """By job, of those that were tried."""
+        return {job: self.store.records[key] for job in jobs if (key := needle_key(config, job)) in self.store.records}
+
+    def measure(self, config, jobs, step=lambda failed: None):
+        setup = self.setup
+        arguments = base_arguments(setup.model, setup.n_ctx, setup.threads) + config.arguments()
+        done = set()
+        try:
+            with start(setup.programs / "llama-server", arguments, setup.out / "server.log", config.name) as server:
+                asyncio.run(self.ask(server, config, jobs, done, step))
+        except Failure as failure:
+            for job in jobs:
+                if job not in done:
+                    self.store.add({"id": needle_key(config, job), "error": str(failure)})
+                    step(True)
+
+    async def ask(self, server, config, jobs, done, step):
+        async with Endpoint(server.url) as endpoint:
+            await self.samples.prepare(endpoint, jobs)
+            for job in jobs:
+                start_time = time.monotonic()
+                try:
+                    record = await likelihood(endpoint, *self.samples.made[job])
+                except ExampleError as error:
+                    record = {"error": str(error)}
+                self.store.add({"id": needle_key(config, job), **record, "seconds": round(time.monotonic() - start_time, 3)})
+                done.add(job)
+                step("error" in record)
+
+
+def measure_needles(setup, configs, policy_hash, jobs):
+    """Records by name of the cache and job."""
+    with Likelihoods(setup, policy_hash) as needles:
+        todo = {config: [job for job in jobs if not needles.has(config, job)] for config in configs}
+        total, left = len(configs) * len(jobs), sum(map(len, todo.values()))
         if left < total:
             say(f"needle: {total - left} of {total} are done already")
         progress = Steps(left, "needle")
-        for config, jobs in todo.items():
-            if not jobs:
-                continue
-            arguments = base_arguments(setup.model, setup.n_ctx, setup.threads) + config.arguments()
-            try:
-                with start(setup.programs / "llama-server", arguments, setup.out / "server.log", config.name) as server:
-                    asyncio.run(ask_needles(server, config, jobs, needles, store, progress))
-            except Failure as failure:
-                for job in jobs:
-                    if not store.has(needle_key(config, job)):
-                        store.add({"id": needle_key(config, job), "error": str(failure)})
-                        progress.step(True)
+        for config in configs:
+            if todo[config]:
+                needles.measure(config, todo[config], progress.step)
         progress.end()
-        return {config.name: dict(zip(jobs_of(config), store.pick([needle_key(config, job) for job in jobs_of(config)]))) for config in configs}
-    finally:
-        store.close()
+        return {config.name: needles.records(config, jobs) for config in configs}

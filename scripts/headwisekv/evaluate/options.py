@@ -31,8 +31,6 @@ def add_model_options(parser, out):
 def add_policy_options(parser):
     """What commands have that compare a policy with others."""
     parser.add_argument("--policy", type=Path, required=True)
-    parser.add_argument("--layers-policy", type=Path, metavar="JSON",
-                        help="of llama-seqcalib --per-layer, for the rival with one window a layer; default: the policy's name with -layers, if there is one")
     parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin", help="folder of the programs; default: build/bin")
     parser.add_argument("--kl-weights", choices=["f32", "file"], default="f32",
                         help="KL is measured with the weights in F32, made once, or as they are in the file; default: f32, up to 8 GiB")

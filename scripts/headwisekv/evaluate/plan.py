@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from ..core import Failure, say
 from .ruler import N_PREDICT, TASKS
 
-STAGES = ("capacity", "verify", "rivals", "needle", "ruler", "systems")  # the last is short and takes what time is left
-KEYS = {"systems": ["systems_contexts"], "capacity": ["skipped"], "verify": ["verify_chunks"], "rivals": ["kl_targets"],
-        "needle": ["needle_examples", "needle_targets", "rival_depths"], "ruler": ["ruler_examples"]}  # of Plan
-MAKE_UP = ("ruler", "systems", "needle")  # the most missed first. Others can't just go on: text is cut into other chunks, or rivals want needles too
+STAGES = ("capacity", "verify", "needle", "ruler", "systems")  # the last is short and takes what time is left
+KEYS = {"systems": ["systems_contexts"], "capacity": ["skipped"], "verify": ["verify_chunks"], "needle": ["needle_examples"],
+        "ruler": ["ruler_examples"]}  # of Plan
+MAKE_UP = ("ruler", "systems", "needle")  # the most missed first. verify can't just go on: text is cut into other chunks
 MARGIN = 0.98  # of the limit that estimates may fill
 FRESH = {"full": 0.8, "policy": 1.0}  # share of RULER's prompts that the server processes; windows can hardly go back
-LEAST = 8      # needles that caches are compared on
-LOGITS = 1.3   # a pass of llama-perplexity by one of the server: it also computes and compares the logits of half the tokens
 
 
 @dataclass
@@ -45,24 +43,15 @@ class Plan:
     all_points: list
     lengths: list
     depths: list
-    context: int             # of the comparison at equal bytes
-    chunks: int
+    context: int             # of the capacity probe
     ruler_examples: int
     needle_examples: int     # for each length and depth
-    rival_depths: list
-    rival_examples: int      # for each of these depths
-    kl_targets: list
-    needle_targets: list
     verify_context: int
     verify_chunks: int
     systems_contexts: list
     repetitions: int
     skipped: list = field(default_factory=list)
     dropped: list = field(default_factory=list)  # [stage, text]
-
-    def n_rivals(self, targets):
-        """Caches beside the full one: our points, two quantised, five for each target."""
-        return len(self.all_points) + 2 + 5 * len(targets)
 
 
 def estimate(plan, full, policy):
@@ -76,10 +65,6 @@ def estimate(plan, full, policy):
             seconds["needle"] += n * len(plan.depths) * plan.needle_examples * prompt
         for n_ctx in plan.systems_contexts:
             seconds["systems"] += n_methods * plan.repetitions * (speed.prefill(n_ctx) + speed.decode(N_PREDICT, n_ctx) + 2)
-    others = plan.n_rivals(plan.needle_targets) - len(plan.points)
-    seconds["needle"] += others * (len(plan.rival_depths) * plan.rival_examples * policy.prefill(plan.context) + 3)
-    seconds["rivals"] = plan.chunks * (2 * (LOGITS * full.prefill(plan.context) + 2)
-                                       + plan.n_rivals(plan.kl_targets) * (LOGITS * policy.prefill(plan.context) + 2))
     seconds["verify"] = plan.verify_chunks * (full.prefill(plan.verify_context) + len(plan.all_points) * policy.prefill(plan.verify_context)) * 1.1
     seconds["capacity"] = 11 * full.prefill(plan.context) + 16 * policy.prefill(plan.context) + 6 * policy.prefill(3 * plan.context) + 40
     return {stage: 0.0 if stage in plan.skipped else value for stage, value in seconds.items()}
@@ -87,28 +72,19 @@ def estimate(plan, full, policy):
 
 def reductions(plan):
     """What can be left out, the least missed first: (stage, text, what changes)."""
-    both = " and ".join(plan.points)
-
     def needle(n):
         return "needle", f"needle likelihood with {n} examples for each length and depth", {"needle_examples": n}
 
     def ruler(n):
         return "ruler", f"RULER-style tasks with {n} examples a cell", {"ruler_examples": n}
 
-    # where the needle comes last every cache still has it
-    short = plan.rival_depths[:-1]
-    enough = plan.rival_depths[-1:] == [100] and len(short) * plan.rival_examples >= LEAST
-    last_depth = [("needle", "needles of rivals at a depth of 100%", {"rival_depths": short})] if enough else []
     return [
-        ("needle", f"needle likelihood of rivals at {both} only, not at all {len(plan.all_points)} points", {"needle_targets": plan.points}),
-        ("rivals", f"KL of rivals at {both} only, not at all {len(plan.all_points)} points", {"kl_targets": plan.points}),
         ("verify", "llama-kv-verify on 2 chunks", {"verify_chunks": 2}),
         needle(5), needle(3),
         ("systems", "the systems table without its middle contexts", {"systems_contexts": [plan.systems_contexts[0], plan.systems_contexts[-1]]}),
-        needle(2), *last_depth,
+        needle(2),
         ("systems", "the systems table at its largest context only", {"systems_contexts": plan.systems_contexts[-1:]}),
         ruler(9), ruler(8), ruler(7),
-        ("rivals", f"rivals at {plan.points[-1]} only", {"kl_targets": plan.points[-1:], "needle_targets": plan.points[-1:]}),
         ruler(5),
         ("capacity", "the capacity probe", {"skipped": [*plan.skipped, "capacity"]}),
         ruler(3),
@@ -149,8 +125,6 @@ def replan(plan, asked, limit, cost, began=()):
         if stage not in began:
             for key in keys:
                 setattr(plan, key, list(value) if isinstance(value := getattr(asked, key), list) else value)
-    if "rivals" in began and "needle" not in began:
-        plan.needle_targets = list(plan.kl_targets)  # only caches that both know are compared
     plan.dropped = [item for item in plan.dropped if item[0] in began]
     shrink(plan, limit, cost, began)
     for _, text in (item for item in plan.dropped if item not in before):
@@ -164,8 +138,6 @@ def replan(plan, asked, limit, cost, began=()):
 def restored(plan, asked, stage):
     """The plan with one stage as it was asked for."""
     values = {key: getattr(asked, key) for key in KEYS[stage]}
-    if stage == "needle":
-        values["needle_targets"] = plan.kl_targets  # only caches that both know are compared
     return replace(plan, **values, dropped=[item for item in plan.dropped if item[0] != stage])
 
 

@@ -7,10 +7,9 @@ from .. import stats
 from ..core import write_whole
 from ..stats import mean
 from . import plan as planning
-from . import report, run_needle, run_rivals
-from .rivals import Config
+from . import report, run_needle
 
-KEPT = ("model", "model_sha256", "policy_sha256", "layers_policy_sha256", "texts", "commits", "command", "machine", "threads", "loads", "spent", "speed_seconds",
+KEPT = ("model", "model_sha256", "policy_sha256", "texts", "commits", "command", "machine", "threads", "loads", "spent", "speed_seconds",
         "failed", "done")  # of the run's own state
 
 
@@ -44,22 +43,6 @@ class Pictures:
         return {name: title}
 
 
-def rivals(out, plan, pictures):
-    kl, needle = load(out / "rivals" / "kl.json"), load(out / "rivals" / "needle.json")
-    if kl is None:
-        return None
-    configs = [Config(**entry) for entry in kl["configs"]]
-    # rivals have the longest samples only, so all are compared on those
-    few = {(plan.context, depth, index) for depth in plan.rival_depths for index in range(plan.rival_examples)}
-    found = {config.name: {} for config in configs}
-    for name, records in (needle["needle"] if needle else {}).items():
-        if name in found:
-            found[name] = {key: record for record in records if (key := (record["length"], record["depth"], record["index"])) in few}
-    rows = run_rivals.summarise(configs, kl["kl"], found)
-    return {"rows": rows, "f32": kl.get("f32", False), "has_needles": needle is not None, "left_out": kl["left_out"], "errors": errors(run_rivals.all_records(kl["kl"], found)),
-            "pictures": pictures.draw("rivals.png", "Loss against bytes", run_rivals.draw(rows, f"context {plan.context}"))}
-
-
 def verify(out, plan, pictures):
     data = load(out / "verify" / "results.json")
     if data is None:
@@ -79,7 +62,7 @@ def verify(out, plan, pictures):
 
 
 def needle(out, plan, pictures):
-    data = load(out / "rivals" / "needle.json")
+    data = load(out / "needle" / "results.json")
     if data is None:
         return None
     names = ["full", *plan.points]
@@ -121,7 +104,7 @@ def capacity(out, plan, pictures):
     return {"probes": [{key: data[key] for key in ("resident_mib", "limit_mib", "step", "max", "found")} for data in found]} if found else None
 
 
-STAGES = {"rivals": rivals, "verify": verify, "needle": needle, "ruler": ruler, "systems": systems, "capacity": capacity}
+STAGES = {"verify": verify, "needle": needle, "ruler": ruler, "systems": systems, "capacity": capacity}
 
 
 def collect(out, state, plan, folder):

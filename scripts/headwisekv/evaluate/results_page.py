@@ -10,10 +10,11 @@ from ..bench import capacity, systems
 from ..core import ROOT, Failure, read_text, say, write_whole
 from ..markdown import failures_text, number, table
 from . import plan as planning
-from . import results_data, run_needle, run_rivals
+from . import results_data, run_needle
+from .page_words import WORDS, text_line, weights_text, with_interval
 
 PAGE = ROOT / "docs" / "results.md"
-TITLES = {"rivals": "Equal bytes", "verify": "Perplexity and KL divergence", "needle": "Needle likelihood", "ruler": "RULER-style tasks",
+TITLES = {"verify": "Perplexity and KL divergence", "needle": "Needle likelihood", "ruler": "RULER-style tasks",
           "systems": "Speed and memory", "capacity": "Capacity"}  # in the order of the page
 
 
@@ -25,18 +26,12 @@ def pictures_text(found, folder):
     return "".join(f"\n![{title}]({folder}/{name})\n" for name, title in found["pictures"].items())
 
 
-def rivals_text(found, plan, folder):
-    note = "" if found["has_needles"] else "Needle likelihood is not measured yet.\n\n"
-    return (note + pictures_text(found, folder) + "\n"
-            + run_rivals.markdown_of(found["rows"], found["errors"], plan.context, found["left_out"], found.get("f32", False)))
-
-
 def verify_text(found, plan, folder):
     lines = [[point["name"], f"{point['kv_bytes'] / 2**20:.2f}", f"{point['full']:.2f}", f"{point['policy']:.2f}", f"{100 * point['change']:+.2f}%",
-              run_rivals.with_interval(point["kl"], 5), f"{point['kl_99']:.3f}", f"{100 * point['same_top']:.1f}%", point["kl"]["n"]]
+              with_interval(point["kl"], 5), f"{point['kl_99']:.3f}", f"{100 * point['same_top']:.1f}%", point["kl"]["n"]]
              for point in found["points"]]
     return (f"By llama-kv-verify at {found['context']} tokens, over the last quarter of each chunk of text that the policy was not calibrated on. "
-            f"{run_rivals.weights_text(found.get('f32', False))}. Means over chunks, ± is Student's 95% interval. Where that is wider than the figure, so few chunks say little of other texts.\n\n"
+            f"{weights_text(found.get('f32', False))}. Means over chunks, ± is Student's 95% interval. Where that is wider than the figure, so few chunks say little of other texts.\n\n"
             + table(["point", "KV MiB", "perplexity full", "policy", "change", "KL", "KL 99%", "same top", "chunks"], lines))
 
 
@@ -69,25 +64,7 @@ def capacity_text(found, plan, folder):
             "a policy can come out behind the full cache there. Contexts above the model's own are probes of memory, not of quality.\n")
 
 
-TEXTS = {"rivals": rivals_text, "verify": verify_text, "needle": needle_text, "ruler": ruler_text, "systems": systems_text, "capacity": capacity_text}
-
-
-WORDS = """\
-- tau-0.998 and the like are operating points of the policy: tau is the lowest mean cosine that calibration allows between what a KV head puts out with
-  its window and with the whole history. Nearer to 1 is more careful and takes more memory.
-- KL is the mean Kullback-Leibler divergence, in nats a token, of the next token's probabilities from those with the full F16 cache: 0 is no change.
-  With quantised weights a good part of a small one is rounding, not windows ([how much](evaluation.md#what-rounding-gives)), so each table says with which
-  weights it was measured.
-
-"""
-
-
-def text_line(texts):
-    def names(files):
-        return ", ".join(f"{file['file']} `{file['sha256'][:12]}`" for file in files)
-
-    whole = f" (whole text: sha256 `{texts['sha256']}`)" if texts["sha256"] else ""
-    return f"{texts['source']}{whole}; held out: {names(texts['held_out'])}; essays: {names(texts['essays'])}"
+TEXTS = {"verify": verify_text, "needle": needle_text, "ruler": ruler_text, "systems": systems_text, "capacity": capacity_text}
 
 
 def head(data, plan):
@@ -95,11 +72,11 @@ def head(data, plan):
     spent = data["spent"]
     return (
         "# Results\n\n"
-        f"{data['model']}, full cache and policy `{data['policy_sha256'][:12]}`. Written by `make eval`; how each figure is made: [evaluation](evaluation.md).\n\n"
+        f"{data['model']}, full cache and policy `{data['policy_sha256'][:12]}`. Written by `make eval`; how each figure is made: [evaluation](evaluation.md). "
+        "What else could be done with the same memory: [results at equal bytes](results-rivals.md).\n\n"
         + WORDS +
         f"- model: {data['model']}, sha256 `{data['model_sha256'][:16]}`\n"
         f"- policy: sha256 `{data['policy_sha256']}`, points {', '.join(plan.all_points)}\n"
-        + (f"- policy with one window a layer: sha256 `{data['layers_policy_sha256']}`\n" if data["layers_policy_sha256"] else "")
         + (f"- text: {text_line(data['texts'])}\n" if data.get("texts") else "")  # older results do not say
         + f"- commit: {', '.join(map(str, data['commits']))}\n"
         f"- command: `{data['command']}` at that commit, `make eval` today\n"

@@ -4,15 +4,22 @@ Bytes are those that llama-kv-policy predicts and the runtime allocates. Each ri
 against, up to its own next step; how many more is in the table.
 """
 
-from dataclasses import asdict, dataclass, field
+import hashlib
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .. import policy as policies
 from .. import programs
-from ..core import Failure, say, sha256_file
+from ..core import Failure, sha256_file, write_whole
 from ..policy import FULL
 from ..programs import policy_arguments
+from .matching import LayerMatcher, Matcher
 
+PLAIN = ("f16", "q8_0", "q4_0", "q8_0/q4_0")
+OF_WINDOWS = ("f16", "q8_0")  # caches of rivals that have windows alone
+SPLITS = {"duo": (4, 256), "duo-128": (128, 384)}  # DuoAttention's heads that are not full: sinks, and the window with them
+TAUS = ("tau-0.998", "tau-0.995", "tau-0.98")      # one floor for all heads, with q8_0 for all of them
 SINKS = 4  # StreamingLLM's
 ABSENT = {
     "AdaKV": "shares a budget out to the heads anew for every prompt, by attention scores after the prompt has been processed with the full "
@@ -23,8 +30,8 @@ ABSENT = {
                  "same reason.",
 }
 TITLES = {
-    "full": "full cache", "ours": "ours (window per head)", "ours-q8_0": "ours, q8_0", "uniform": "uniform window", "layers": "window per layer",
-    "streaming": "StreamingLLM", "duo": "DuoAttention projection", "q8_0": "full, q8_0", "q4_0": "full, q4_0",
+    "full": "full cache", "ours": "ours (window and types per head)", "tau": "one floor for all heads", "uniform": "uniform window", "layers": "one entry a layer",
+    "streaming": "StreamingLLM", "duo": "DuoAttention, 4 + 252", "duo-128": "DuoAttention, 128 + 256", "plain": "full windows",
 }
 
 
@@ -35,204 +42,204 @@ class Config:
     series: str
     bytes: int
     target: str = None     # our point that it is held against
+    budget: str = None     # which bytes that point is for
     policy: str = None
     point: str = None
-    cache: str = "f16"
+    cache: str = "f16"     # of K and V, "q8_0/q4_0" where they differ; None where the policy says it
     note: str = ""
     over: float = None     # bytes more than the target's, as a share
-    groups: list = field(default=None, compare=False)
+    has_q4: bool = False   # which some CPUs are slower with
 
     def arguments(self):
         """For any llama.cpp program."""
-        types = [] if self.cache == "f16" else ["-ctk", self.cache, "-ctv", self.cache]
+        type_k, _, type_v = (self.cache or "f16").partition("/")
+        types = [] if type_k == "f16" else ["-ctk", type_k, "-ctv", type_v or type_k]
         return types + policy_arguments(self.policy, self.point)
 
 
-class Geometry:
-    """Predicts allocated bytes of windows. check() of what was made must agree."""
-
-    def __init__(self, layers, n_ctx, n_pad, n_rollback):
-        self.sizes = [2 * (layer["head_dim_k"] + layer["head_dim_v"]) for layer in layers]  # of a head and cell, F16
-        self.heads = [layer["n_head_kv"] for layer in layers]
-        self.n_ctx, self.n_pad, self.n_rollback = n_ctx, n_pad, n_rollback
-
-    def cells(self, window):
-        if window == FULL or window >= self.n_ctx:
-            return self.n_ctx
-        return min(self.n_ctx, -(-(window + self.n_rollback) // self.n_pad) * self.n_pad)
-
-    def widest(self, cells):
-        """The longest window in that many cells."""
-        return FULL if cells >= self.n_ctx else cells - self.n_rollback
-
-    def bytes(self, rows):
-        return sum(size * self.cells(window) for size, row in zip(self.sizes, rows) for window in row)
-
-    def layer_rows(self, windows):
-        return [[window] * n for window, n in zip(windows, self.heads)]
-
-    def steps(self):
-        """Numbers of cells that hold a window of at least one position."""
-        return range((self.n_rollback // self.n_pad + 1) * self.n_pad, self.n_ctx + 1, self.n_pad)
-
-
-def match_uniform(geometry, target):
-    """The window of all heads that takes at least the target's bytes, and as little more as can be."""
-    for cells in geometry.steps():
-        window = geometry.widest(cells)
-        if geometry.bytes(geometry.layer_rows([window] * len(geometry.heads))) >= target:
-            return window
-    return FULL
-
-
-def layer_scores(policy):
-    """Mean score of a layer's heads for each window, from the point whose prefix is nearest to the full cache."""
-    points = [point for point in policy["operating_points"] if policies.scores(policy, point)]
-    if not points:
-        return None, None
-    best = max(points, key=lambda point: point["bytes"])
-    return [[sum(head[i] for head in row) / len(row) for i in range(len(policy["codebook"]))] for row in policies.scores(policy, best)], best["name"]
-
-
-def choices_of_scores(scores, codebook):
-    """Windows of all layers, fewest bytes first: of the first entry whose mean score reaches a floor, for every floor."""
-    return [[codebook[next(ie for ie, score in enumerate(row) if score >= floor)] for row in scores]
-            for floor in sorted({score for row in scores for score in row})]
-
-
-def choices_of_policy(policy, geometry):
-    """The same from a calibration that gave every layer one window."""
-    points = [policies.entries(policy, point) for point in policy["operating_points"]]
-    rows = [[policy["codebook"][row[0]] for row in rows] for rows in points if all(len(set(row)) == 1 for row in rows)]
-    return sorted(rows, key=lambda windows: geometry.bytes(geometry.layer_rows(windows)))
-
-
-def match_layers(geometry, choices, target):
-    """One window for each layer: the last choice within the target's bytes.
-
-    What is left below the target goes to the layers that the next choice widens.
-    """
-    def size(windows):
-        return geometry.bytes(geometry.layer_rows(windows))
-
-    windows = [min((window for row in choices for window in row if window != FULL), default=FULL)] * len(geometry.heads)
-    for wider in choices:
-        if size(wider) > target:
-            break
-        windows = wider
-    else:
-        return windows
-    for il, goal in enumerate(wider):
-        for cells in geometry.steps():
-            if size(windows) >= target:
-                return windows
-            if geometry.cells(windows[il]) < cells <= geometry.cells(goal):
-                windows = [*windows[:il], geometry.widest(cells), *windows[il + 1:]]
-    return windows
-
-
-def match_duo(geometry, window, target):
-    """How many heads must be full, the others having the window."""
-    flat = [size for size, n in zip(geometry.sizes, geometry.heads) for _ in range(n)]
-    low = sum(flat) * geometry.cells(window)
-    more = (geometry.n_ctx - geometry.cells(window)) * sum(flat) / len(flat)
-    return min(len(flat), max(0, -int(-(target - low) // more)))
+def title(series, cache):
+    """What people read."""
+    return TITLES[series] + (f", {cache}" if cache not in (None, "f16") else "")
 
 
 def layers_beside(policy):
-    """The policy with one window a layer that belongs to it, by its name, or None."""
+    """The policy with one entry a layer that belongs to it, by its name, or None."""
     path = Path(policy)
     path = path.with_name(f"{path.stem}-layers.json")
     return path if path.is_file() else None
 
 
+def scored_point(policy):
+    """The point with cosines whose prefix is nearest to the full cache, or None."""
+    return max((point for point in policy["operating_points"] if policies.scores(policy, point)), key=lambda point: point["bytes"], default=None)
+
+
+def neediest_heads(policy, point):
+    """(layer, head), those first that lose most by the smallest window in the types of the reference."""
+    types = policy["cache_types"]
+    same = [ie for ie, entry in enumerate(policy["codebook"]) if policies.parts(entry, types)[1:] == (types["k"], types["v"])]
+    scores = policies.scores(policy, point)
+    return sorted(((jl, ih) for jl, row in enumerate(scores) for ih in range(len(row))), key=lambda at: (scores[at[0]][at[1]][same[0]], at))
+
+
 class Maker:
     """Makes all caches of a comparison; policies go into `out`.
 
-    `layers` is a policy calibrated with one window a layer, by default the one beside `policy`; where there is none, that rival goes by
-    the scores of `policy`.
+    `policy` has our points. `tau` is a policy with points by floor and with scores, by default the same; `layers` one with one entry a
+    layer, by default the one beside `policy`.
     """
 
-    def __init__(self, folder, model, policy, n_ctx, out, layers=None):
+    def __init__(self, folder, model, policy, n_ctx, out, tau=None, layers=None):
         """`folder` has llama-kv-policy."""
-        self.tool, self.model, self.policy, self.n_ctx, self.out = Path(folder) / "llama-kv-policy", model, Path(policy), n_ctx, Path(out)
-        self.data = policies.read(policy)
+        self.tool, self.model, self.n_ctx, self.out = Path(folder) / "llama-kv-policy", model, n_ctx, Path(out)
+        self.paths = {"policy": Path(policy), "tau": Path(tau or policy), "layers": layers or layers_beside(policy)}
+        self.data, self.tau = policies.read(policy), policies.read(tau or policy)
+        self.layers = self.paths["layers"] and policies.read(self.paths["layers"])
         self.out.mkdir(parents=True, exist_ok=True)
-        first = self.check(self.policy)
-        self.hash, self.plain = first["policy_sha256"], first["bytes_plain"]
-        self.geometry = Geometry(self.data["model"]["layers"], n_ctx, first["n_pad"], first["n_rollback"])
-        layers = layers or layers_beside(policy)
-        self.layer_choices = layers and choices_of_policy(policies.read(layers), self.geometry)
-        if layers and not self.layer_choices:
-            raise Failure(f"{layers} has no operating point with one window a layer; llama-seqcalib --per-layer makes them", code=3)
-        self.layers_hash = layers and sha256_file(layers)
-        self.identity = f"{self.hash}+{self.layers_hash}" if layers else self.hash  # of all that is made
+        self.hashes = {name: path and sha256_file(path) for name, path in self.paths.items()}
+        self.identity = hashlib.sha256(json.dumps(self.hashes).encode()).hexdigest()  # of all that is made
+        first = self.check(self.paths["policy"], self.own_cache(self.data))
+        self.matcher = Matcher(self.tool, self.data, n_ctx, first["n_pad"], first["n_rollback"], self.out)
+        for path, point in ((self.paths["layers"], point) for point in (self.layers or {}).get("operating_points", [])):
+            if any(len(set(row)) > 1 for row in policies.entries(self.layers, point)):
+                raise Failure(f"{path}: operating point '{point['name']}' has several entries in a layer; llama-seqcalib --per-layer gives one", code=3)
+        self.plains = {}  # by types
         self.left_out = []
 
-    def check(self, policy, point=None, cache="f16"):
+    def check(self, policy, cache, point=None):
         return programs.check_policy(self.tool, policy, self.model, self.n_ctx, point, cache)
 
-    def config(self, series, policy, point, target=None, cache="f16", note="", name=None):
-        found = self.check(policy, point, cache)
-        over = None if target is None else found["bytes"] / target.bytes - 1
-        return Config(name or f"{series}@{target.name}", series, found["bytes"], target and target.name, str(policy), found["point"], cache, note, over,
-                      found["groups"])
+    @staticmethod
+    def own_cache(policy):
+        """Cache types that go with a policy as it is."""
+        return None if policies.is_typed(policy) else "f16"
+
+    def config(self, name, series, policy, cache, point=None, target=None, note=""):
+        """`target` is (budget, our configuration)."""
+        found = self.check(policy, cache, point)
+        budget, ours = target or (None, None)
+        return Config(name, series, found["bytes"], ours and ours.name, budget, str(policy), found["point"], cache, note,
+                      ours and found["bytes"] / ours.bytes - 1, any("q4_0" in (group["type_k"], group["type_v"]) for group in found["groups"]))
+
+    def written(self, name, policy):
+        path = self.out / f"{name.replace('/', '-')}.json"
+        write_whole(path, json.dumps(policy) + "\n")
+        return path
+
+    def plain(self, cache):
+        if cache not in self.plains:
+            self.plains[cache] = self.new_plain(cache)
+        return self.plains[cache]
+
+    def new_plain(self, cache):
+        """Full windows in these types. Where a model has more layers than windows are for, theirs alone have the types, as with ours."""
+        name = FULL if cache == "f16" else cache
+        if cache != "f16" and len(self.data["model"]["layers"]) < self.data["model"]["n_layer"]:
+            codebook = policies.in_order(self.matcher.base, [f"full:{cache}", "full:f16"])
+            rows = policies.uniform(self.data, codebook.index(f"full:{cache}"))
+            made = self.written(cache, self.matcher.policy(codebook, rows, cache, "full windows", 0))
+            return self.config(name, "plain", made, None, note="sliding windows stay F16")
+        path = self.written("windows", self.matcher.of_windows(policies.spelled([FULL], policies.uniform(self.data, 0)), FULL, "full", 0))
+        return Config(name, FULL if cache == "f16" else "plain", self.check(path, cache)["bytes_plain"], cache=cache, has_q4="q4_0" in cache)
+
+    def budget_bytes(self, budget):
+        """Of "q8_0", the cache of that type, or of "32MiB"."""
+        return int(budget.removesuffix("MiB")) << 20 if budget.endswith("MiB") else self.plain(budget).bytes
 
     def ours(self):
-        points = [self.config("ours", self.policy, point["name"], name=point["name"]) for point in self.data["operating_points"]]
-        return sorted(points, key=lambda config: -config.bytes)
+        """Points that were allocated, or all if none was."""
+        points = [point for point in self.data["operating_points"] if "budget" in point] or self.data["operating_points"]
+        found = [self.config(point["name"], "ours", self.paths["policy"], self.own_cache(self.data), point["name"]) for point in points]
+        return sorted(found, key=lambda config: -config.bytes)
 
-    def plain_cache(self, cache):
-        """The full cache with another element type."""
-        size = self.check(self.policy, None, cache)["bytes_plain"]
-        return Config(cache if cache != "f16" else FULL, cache if cache != "f16" else FULL, size, cache=cache)
+    def targets(self, ours, budgets):
+        """Our largest point within each budget, by budget."""
+        found = {}
+        for budget in budgets:
+            within = [config for config in ours if config.bytes <= self.budget_bytes(budget)]
+            if not within:
+                self.left_out.append(f"the bytes of {budget}: no point of {self.paths['policy'].name} takes so few")
+            elif within[0] in found.values():
+                self.left_out.append(f"the bytes of {budget}: {within[0].name} is the largest point again")
+            else:
+                found[budget] = within[0]
+        return found
 
-    def made(self, series, target, method, arguments, note):
-        path = self.out / f"{series}-{target.name}.json"
-        programs.run(self.tool, "make", method, "-o", path, *arguments)
-        config = self.config(series, path, None, target, note=note)
-        if config.bytes < target.bytes and series != "layers":
-            raise Failure(f"{path} takes {config.bytes} bytes, expected at least the {target.bytes} of {target.name}")
+    def floors(self):
+        """Points by one floor for all heads, with q8_0 for all of them."""
+        for name in TAUS:
+            point = next((point for point in self.tau["operating_points"] if point["name"] == name), None)
+            if point is None:
+                self.left_out.append(f"{name} with q8_0: {self.paths['tau'].name} has no such point")
+                continue
+            rows = [[policies.window_of(self.tau["codebook"][ie]) for ie in row] for row in policies.entries(self.tau, point)]
+            path = self.written(name, self.matcher.of_windows(rows, name, "windows of a floor", self.tau["sinks"]))
+            yield self.config(f"{name}, q8_0", "tau", path, "q8_0")
+
+    def made(self, series, cache, target, found, note):
+        """What a matcher has found, as a configuration."""
+        name = f"{series if cache in (None, 'f16') else f'{series}-{cache}'}@{target[0]}"
+        config = self.config(name, series, self.written(name, found), cache, target=target, note=note)
+        if config.bytes < target[1].bytes:
+            raise Failure(f"{name} takes {config.bytes} bytes, expected at least the {target[1].bytes} of {target[1].name}")
         return config
 
-    def rivals(self, target):
-        """Everything that is held against one point of ours."""
-        model = ["-m", self.model, "-c", self.n_ctx]
-        window = match_uniform(self.geometry, target.bytes)
-        if window == FULL:
-            self.left_out.append(f"uniform and streaming windows at {target.name}: no window below the context takes that many bytes")
-        else:
-            yield self.made("uniform", target, "uniform", [*model, "--window", window], f"{window}, no sinks")
-            yield self.made("streaming", target, "streaming", [*model, "--window", window, "--sinks", SINKS], f"{SINKS} + {window - SINKS}")
-        scores, source = layer_scores(self.data)
-        if scores is None:
-            self.left_out.append(f"window per layer and DuoAttention at {target.name}: the policy holds no scores")
-        else:
-            sinks = self.data["sinks"]
-            choices = self.layer_choices or choices_of_scores(scores, self.data["codebook"])
-            windows = match_layers(self.geometry, choices, target.bytes)
-            text = ",".join(FULL if window == FULL or window >= self.n_ctx else str(window) for window in windows)
-            if set(text.split(",")) != {FULL}:
-                yield self.made("layers", target, "layers", [*model, "--windows", text, "--sinks", sinks], "calibrated by layers" if self.layer_choices else f"mean scores of {source}")
-            smallest = next(window for window in self.data["codebook"] if window != FULL)
-            n_heads = sum(self.geometry.heads)
-            n_full = match_duo(self.geometry, smallest, target.bytes)
-            yield self.made("duo", target, "duo", ["--scores", self.policy, "--point", source, "--window", smallest, "--ratio", f"{n_full / n_heads:.9f}"],
-                            f"{n_full} of {n_heads} heads full, others {sinks} + {smallest - sinks}")
-        yield self.config("ours-q8_0", self.policy, target.name, target, "q8_0", name=f"{target.name}, q8_0")
+    def leave_out_full(self, series, cache, target):
+        self.left_out.append(f"{title(series, cache)}, at {target[0]}: only full windows have so many bytes")
 
-    def all(self, targets):
-        """The full cache first, then ours, then the others; `targets` are names of points."""
+    def layer_rival(self, target):
+        if self.layers is None:
+            self.left_out.append(f"one entry a layer at {target[0]}: there is no {self.paths['policy'].stem}-layers.json of llama-seqcalib --per-layer")
+            return
+        if max(policies.heads(self.data)) == 1:
+            self.left_out.append(f"one entry a layer at {target[0]}: the model has one KV head a layer, so it is ours")
+            return
+        for cache in [None] if policies.is_typed(self.layers) else OF_WINDOWS:
+            found = LayerMatcher(self.matcher, self.layers, cache).match(target[1].bytes, "layers")
+            if found is not None:
+                yield self.made("layers", cache, target, found, "chosen by layers")
+            else:
+                self.leave_out_full("layers", cache, target)
+
+    def window_rivals(self, target, cache):
+        """Windows alone, with one type for all heads."""
+        size = target[1].bytes
+        for series, sinks in (("uniform", 0), ("streaming", SINKS)):
+            found = self.matcher.uniform(size, cache, series, sinks)
+            if found:
+                yield self.made(series, cache, target, found[0], f"{sinks} + {found[1] - sinks}" if sinks else f"{found[1]}, no sinks")
+            else:
+                self.leave_out_full(series, cache, target)
+        point = scored_point(self.tau)
+        if point is None:
+            self.left_out.append(f"DuoAttention at {target[0]}: {self.paths['tau'].name} holds no scores")
+            return
+        order = neediest_heads(self.tau, point)
+        for series, (sinks, window) in SPLITS.items():
+            found = self.matcher.split(size, cache, series, order, window, sinks) if window < self.n_ctx else None
+            if found:
+                yield self.made(series, cache, target, found[0], f"{found[1]} of {len(order)} heads full, others {sinks} + {window - sinks}")
+            else:
+                self.leave_out_full(series, cache, target)
+
+    def rivals(self, target, windows=True):
+        """Everything that is held against one point of ours: (budget, its configuration)."""
+        yield from self.layer_rival(target)
+        for cache in OF_WINDOWS if windows else ():
+            yield from self.window_rivals(target, cache)
+
+    def all(self, budgets, everything=True):
+        """The full cache first, then the others. Not everything: only what a second context or model is measured with."""
         self.left_out = []
         ours = self.ours()
-        configs = [self.plain_cache("f16"), *ours, self.plain_cache("q8_0"), self.plain_cache("q4_0")]
-        for target in ours:
-            if target.name in targets:
-                configs += self.rivals(target)
-        for text in self.left_out:
-            say(f"left out: {text}")
-        return configs
+        targets = self.targets(ours, budgets)
+        configs = [*map(self.plain, PLAIN if everything else PLAIN[:3]), *ours]
+        if everything:
+            configs += self.floors()
+        for target in targets.items():
+            configs += self.rivals(target, everything)
+        return configs, {budget: config.name for budget, config in targets.items()}
 
 
 def describe(configs):
-    return [{key: value for key, value in asdict(config).items() if key not in ("policy", "groups")} for config in configs]
+    return [{key: value for key, value in asdict(config).items() if key not in ("policy", "has_q4")} for config in configs]

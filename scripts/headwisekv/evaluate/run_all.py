@@ -25,10 +25,11 @@ from ..server import base_arguments, start
 from ..store import Store
 from ..texts import choose
 from . import plan as planning
-from . import results_page, rivals
-from .caches import Setup, cut_chunks, measure_kl, measure_needles
+from . import results_page
+from .caches import Setup, cut_chunks, measure_needles
 from .haystack import Haystack
 from .options import add_model_options, add_policy_options, text_arguments
+from .rivals import Config
 
 
 def add_options(parser):
@@ -41,8 +42,6 @@ def add_options(parser):
     parser.add_argument("--depths", type=percents, default=[0, 25, 50, 75, 100], help="of the needles; default: 0,25,50,75,100")
     parser.add_argument("--examples", type=positive, default=10, help="of RULER, for each task and length; default: 10")
     parser.add_argument("--needle-examples", type=positive, default=4, help="for each length and depth; default: 4")
-    parser.add_argument("--rival-examples", type=positive, default=2, help="needles for each depth of a rival; default: 2")
-    parser.add_argument("--chunks", type=positive, default=8, help="of text for the KL divergence of rivals; default: 8")
     parser.add_argument("--verify-chunks", type=positive, default=4, help="of the policy's own context, for llama-kv-verify; default: 4")
     parser.add_argument("--verify-context", type=positive, help="default: the policy's")
     parser.add_argument("--systems-contexts", type=lengths, default=[2048, 4096, 8192], help="default: 2048,4096,8192")
@@ -70,26 +69,33 @@ def measure_speed(options, arguments, name, n_long):
     return planning.Speed.fit(*found[1:])
 
 
-def new_plan(options, maker):
-    names = [config.name for config in maker.ours()]
-    selected = maker.data["selected"]
+class Subject:
+    """The policy: its content and hash, and its points, largest first."""
+
+    def __init__(self, path):
+        self.data, self.hash = policies.read(path), sha256_file(path)
+        self.names = [point["name"] for point in sorted(self.data["operating_points"], key=lambda point: -point["bytes"])]
+
+
+def new_plan(options, subject):
+    names = subject.names
+    selected = subject.data["selected"]
     points = options.points or [selected, *[name for name in reversed(names) if name != selected][:1]]
     for name in points:
-        policies.find_point(maker.data, name, options.policy)
+        policies.find_point(subject.data, name, options.policy)
     return planning.Plan(
-        points=points, all_points=names, lengths=options.lengths, depths=options.depths, context=max(options.lengths), chunks=options.chunks,
-        ruler_examples=options.examples, needle_examples=options.needle_examples, rival_depths=options.depths,
-        rival_examples=options.rival_examples, kl_targets=names,
-        needle_targets=names, verify_context=options.verify_context or maker.data["context"], verify_chunks=options.verify_chunks,
+        points=points, all_points=names, lengths=options.lengths, depths=options.depths, context=max(options.lengths),
+        ruler_examples=options.examples, needle_examples=options.needle_examples,
+        verify_context=options.verify_context or subject.data["context"], verify_chunks=options.verify_chunks,
         systems_contexts=options.systems_contexts, repetitions=options.repetitions, skipped=list(options.skip))
 
 
 class State:
     """plan.json: what is measured, what it took so far. Written whole after every change."""
 
-    def __init__(self, options, maker):
+    def __init__(self, options, subject):
         self.path = options.out / "plan.json"
-        identity = {"version": 1, "model": options.model_file.name, "model_sha256": sha256_file(options.model_file), "policy_sha256": maker.hash, "layers_policy_sha256": maker.layers_hash,
+        identity = {"version": 1, "model": options.model_file.name, "model_sha256": sha256_file(options.model_file), "policy_sha256": subject.hash,
                     "seed": options.seed, "texts": options.texts.record(), "asked": asked(options)}
         if self.path.exists():
             self.load(identity)
@@ -136,7 +142,7 @@ class State:
 
 def asked(options):
     """Options that change what is measured."""
-    return {key: getattr(options, key) for key in ("points", "lengths", "depths", "examples", "needle_examples", "rival_examples", "chunks",
+    return {key: getattr(options, key) for key in ("points", "lengths", "depths", "examples", "needle_examples",
                                                    "verify_chunks", "verify_context", "systems_contexts", "repetitions", "capacity_limit", "capacity_resident",
                                                    "capacity_max", "skip", "kl_weights")}
 
@@ -156,24 +162,24 @@ def bench(name, options, plan, *arguments):
         raise Failure(f"scripts/bench {name} ended with code {code}, see above")
 
 
-def run_systems(options, plan, maker):
+def run_systems(options, plan, subject):
     bench("systems", options, plan, "--contexts", ",".join(map(str, plan.systems_contexts)), "--out", options.out / "systems")
 
 
-def run_capacity(options, plan, maker):
+def run_capacity(options, plan, subject):
     # beyond the model's own context, which llama-server would else hold against it: only memory is asked for here
-    lift = f"--override-kv {maker.data['model']['architecture']}.context_length=int:{options.capacity_max}"
+    lift = f"--override-kv {subject.data['model']['architecture']}.context_length=int:{options.capacity_max}"
     for name, limit in (("resident", options.capacity_resident), ("limit", options.capacity_limit)):
         bench("capacity", options, plan, f"--{name}", limit, "--max", options.capacity_max, "--server-args", lift, "--out",
                      options.out / f"capacity-{name}")
 
 
-def run_verify(options, plan, maker):
+def run_verify(options, plan, subject):
     """llama-kv-verify, chunk by chunk so that a kill loses one."""
     setup = Setup(options.programs, options.model_file, plan.verify_context, options.threads, options.texts, options.seed, options.out / "verify")
     setup = setup.f32(options.kl_weights == "f32")
     chunks, text_hash = cut_chunks(setup, plan.verify_chunks)
-    store = Store(setup.out / "results.jsonl", {"benchmark": "verify", **setup.identity(maker.hash)})
+    store = Store(setup.out / "results.jsonl", {"benchmark": "verify", **setup.identity(subject.hash)})
     try:
         todo = [i for i in range(plan.verify_chunks) if not store.has(f"{text_hash}/{i}")]
         progress = Steps(len(todo), "llama-kv-verify")
@@ -196,30 +202,17 @@ def check_complete(records):
         raise Failure(f"{len(failed)} of {len(records)} failed, such as: {failed[0]}")
 
 
-def comparison(options, plan):
-    return Setup(options.programs, options.model_file, plan.context, options.threads, options.texts, options.seed, options.out / "rivals")
-
-
-def run_rivals_kl(options, plan, maker):
-    configs = maker.all(plan.kl_targets)
-    exact = comparison(options, plan).f32(options.kl_weights == "f32")
-    kl = measure_kl(exact, configs, maker.identity, plan.chunks)
-    write_whole(options.out / "rivals" / "kl.json", json.dumps({"configs": rivals.describe(configs), "left_out": maker.left_out, "f32": exact.is_f32, "kl": kl}, indent=1) + "\n")
-    check_complete([record for found in kl.values() for record in found])
-
-
-def run_needle(options, plan, maker):
-    """All lengths of the full cache and two points; of the others the longest only."""
-    configs = maker.all(plan.needle_targets)
-    many = [(length, depth, index) for length in plan.lengths for depth in plan.depths for index in range(plan.needle_examples)]
-    few = [(plan.context, depth, index) for depth in plan.rival_depths for index in range(plan.rival_examples)]
-    found = measure_needles(comparison(options, plan), configs, maker.identity, lambda config: sorted({*few, *many}) if config.name in ("full", *plan.points) else few)
+def run_needle(options, plan, subject):
+    configs = [Config("full", "full", 0), *(Config(name, "ours", 0, policy=options.policy, point=name, cache=None) for name in plan.points)]
+    setup = Setup(options.programs, options.model_file, plan.context, options.threads, options.texts, options.seed, options.out / "needle")
+    jobs = [(length, depth, index) for length in plan.lengths for depth in plan.depths for index in range(plan.needle_examples)]
+    found = measure_needles(setup, configs, subject.hash, jobs)
     records = {name: [{"length": job[0], "depth": job[1], "index": job[2], **record} for job, record in records.items()] for name, records in found.items()}
-    write_whole(options.out / "rivals" / "needle.json", json.dumps({"configs": rivals.describe(configs), "needle": records}, indent=1) + "\n")
+    write_whole(setup.out / "results.json", json.dumps({"needle": records}, indent=1) + "\n")
     check_complete([record for found in records.values() for record in found])
 
 
-def run_ruler(options, plan, maker):
+def run_ruler(options, plan, subject):
     from .__main__ import main
     codes = []
     for name in ("full", *plan.points):
@@ -236,17 +229,17 @@ def run_ruler(options, plan, maker):
         raise Failure("some examples failed: the table has their number and reasons, the same command tries them again")
 
 
-RUN = {"systems": run_systems, "capacity": run_capacity, "verify": run_verify, "rivals": run_rivals_kl, "needle": run_needle, "ruler": run_ruler}
+RUN = {"systems": run_systems, "capacity": run_capacity, "verify": run_verify, "needle": run_needle, "ruler": run_ruler}
 
 
-def run_stage(stage, options, state, maker):
+def run_stage(stage, options, state, subject):
     """Runs a stage and counts its time, also where it fails or is interrupted. A failure is kept for the page; the others go on."""
     began = time.monotonic()
     state.begin(stage)
     say(f"== {stage}")
     ticker = Ticker(state, stage)
     try:
-        RUN[stage](options, state.plan, maker)
+        RUN[stage](options, state.plan, subject)
         state.data["done"].append(stage)
     except Failure as failure:
         say(f"error: {stage}: {failure}")
@@ -257,10 +250,10 @@ def run_stage(stage, options, state, maker):
         state.save()
 
 
-def make_up(options, state, maker, limit):
+def make_up(options, state, subject, limit):
     """What was left out of stages that are done, where there is time for it after all. They go on from what they have."""
     for stage in planning.MAKE_UP:
-        plan = planning.restored(state.plan, new_plan(options, maker), stage)
+        plan = planning.restored(state.plan, new_plan(options, subject), stage)
         if plan.dropped == state.plan.dropped or stage not in state.data["done"]:
             continue
         spent = state.data["spent"][stage]
@@ -270,7 +263,7 @@ def make_up(options, state, maker, limit):
         say(f"there is time for all of {stage}: about {planning.minutes(more)} more")
         state.plan = plan
         state.data["done"].remove(stage)
-        run_stage(stage, options, state, maker)
+        run_stage(stage, options, state, subject)
         results_page.write(options, state.data, state.plan)
 
 
@@ -313,21 +306,20 @@ def run(options):
     options.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     limit = 60.0 * options.limit_minutes
-    maker = rivals.Maker(options.programs, options.model_file, options.policy, max(options.lengths), options.out / "rivals" / "policies",
-                         options.layers_policy)
-    state = State(options, maker)
+    subject = Subject(options.policy)
+    state = State(options, subject)
     if state.data["loads"][-1] > 0.5:
         say(f"warning: the load of this machine is {state.data['loads'][-1]}, expected a quiet one: speeds and the estimate are worse than they could be")
     if "speed" not in state.data:
         began = time.monotonic()
-        state.plan = new_plan(options, maker)
+        state.plan = new_plan(options, subject)
         say("measuring the speed of this machine")
         point = state.plan.points[0]
         state.data["speed"] = {"full": vars(measure_speed(options, [], "full", state.plan.context)),
                                "policy": vars(measure_speed(options, policy_arguments(options.policy, point), point, state.plan.context))}
         state.data["estimate_whole"] = planning.estimate(state.plan, *state.speeds())
         planning.say_estimate(state.data["estimate_whole"], limit)
-        planning.replan(state.plan, new_plan(options, maker), limit, state.remaining)
+        planning.replan(state.plan, new_plan(options, subject), limit, state.remaining)
         state.data["estimate"] = planning.estimate(state.plan, *state.speeds())
         if state.plan.dropped:
             planning.say_estimate(state.data["estimate"], limit)
@@ -337,14 +329,14 @@ def run(options):
         if stage in state.data["done"]:
             continue
         spent = sum(state.data["spent"].values())
-        planning.replan(state.plan, new_plan(options, maker), limit - spent, state.remaining, state.data["began"])
+        planning.replan(state.plan, new_plan(options, subject), limit - spent, state.remaining, state.data["began"])
         if stage in state.plan.skipped:
             state.begin(stage)  # its turn is over
             continue
         say(f"{planning.minutes(spent)} so far, about {planning.minutes(state.remaining(state.plan))} left")
-        run_stage(stage, options, state, maker)
+        run_stage(stage, options, state, subject)
         results_page.write(options, state.data, state.plan)
-    make_up(options, state, maker, limit)
+    make_up(options, state, subject, limit)
     results_page.write(options, state.data, state.plan)
     say(f"written: {options.page}")
     return 1 if state.data["failed"] else 0
