@@ -18,7 +18,7 @@ def commit():
         return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True).stdout.strip()
 
     found = git("describe", "--always")
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results.md", ":!docs/results")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results.md", ":!docs/results-rivals.md", ":!docs/results")
     return (found + ("-dirty" if changed else "")) if found else None
 
 

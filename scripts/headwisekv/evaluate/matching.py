@@ -73,13 +73,11 @@ class LayerMatcher:
     def __init__(self, matcher, policy, cache):
         """`cache` is None where the entries have types."""
         self.matcher, self.policy, self.cache = matcher, policy, cache
-        self.codebook = policy["codebook"]
-        found = [[row[0] for row in policies.entries(policy, point)] for point in policy["operating_points"]]
-        self.points = sorted(([self.codebook[ie] for ie in row] for row in found), key=self.size)
+        self.points = sorted(([row[0] for row in policies.matrix(point)] for point in policy["operating_points"]), key=self.size)
 
     def made(self, layers, name="layers"):
         """A policy from an entry for each layer, as the file spells it."""
-        codebook = policies.in_order(self.policy, {*self.codebook, *layers})
+        codebook = policies.in_order(self.policy, {policies.reference(self.policy), *layers})
         rows = [[codebook.index(entry)] * n for entry, n in zip(layers, policies.heads(self.policy), strict=True)]
         kept = {key: value for key, value in self.policy.items() if key not in ("calibration", "extensions")}
         return policies.with_point(kept, codebook, rows, name, "one entry per layer", self.policy["sinks"])
