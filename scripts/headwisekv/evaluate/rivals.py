@@ -188,11 +188,11 @@ class Maker:
         self.left_out.append(f"{title(series, cache)}, at {target[0]}: only full windows have so many bytes")
 
     def layer_rival(self, target):
-        if self.layers is None:
-            self.left_out.append(f"one entry a layer at {target[0]}: there is no {self.paths['policy'].stem}-layers.json of llama-seqcalib --per-layer")
-            return
         if max(policies.heads(self.data)) == 1:
             self.left_out.append(f"one entry a layer at {target[0]}: the model has one KV head a layer, so it is ours")
+            return
+        if self.layers is None:
+            self.left_out.append(f"one entry a layer at {target[0]}: there is no {self.paths['policy'].stem}-layers.json of llama-seqcalib --per-layer")
             return
         for cache in [None] if policies.is_typed(self.layers) else OF_WINDOWS:
             found = LayerMatcher(self.matcher, self.layers, cache).match(target[1].bytes, "layers")
