@@ -125,6 +125,24 @@ def kept(entry, n):
     return n if window == FULL else min(window, n)
 
 
+PRECISION = ("q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "bf16", "f16", "f32")
+
+
+def reference(policy):
+    """The spelling of the entry that scores and shares refer to, among entries with types."""
+    types = policy["cache_types"]
+    return f"{FULL}:{types['k']}" + (f"/{types['v']}" if types["v"] != types["k"] else "")
+
+
+def ordered(policy, codebook):
+    """Entries in the order of the file: by the bytes they take if all heads have them, then by window, then by precision."""
+    def rank(entry):
+        window, type_k, type_v = parts(entry, policy["cache_types"])
+        return (kv_bytes(policy, [entry], uniform(policy, 0), policy["context"]), float("inf") if window == FULL else window,
+                PRECISION.index(type_k), PRECISION.index(type_v))
+    return sorted(codebook, key=rank)
+
+
 def row_bytes(cache_type, n):
     """Bytes of n elements."""
     block, size = BLOCKS[cache_type]

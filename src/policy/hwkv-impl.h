@@ -54,9 +54,6 @@ bool hwkv_is_hex64(const char * text); // a hash as text
 
 #define HWKV_TYPE_NAMES "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl" // in messages
 
-bool hwkv_entry_has_types(const struct hwkv_entry * entry); // of its own
-bool hwkv_entry_equal    (const struct hwkv_entry * a, const struct hwkv_entry * b);
-
 // n bytes that are digits without a leading zero, of a number from 1 to HWKV_FULL - 1; else HWKV_ERR_RANGE, or HWKV_ERR_VALUE if they are no
 // number.
 int hwkv_parse_count(int32_t * out, const char * text, size_t n);
@@ -78,11 +75,6 @@ int  hwkv_scores_validate(const struct hwkv_policy * policy, const struct hwkv_s
 // Tables of n_value numbers each, by kind, then context. Free them with hwkv_scores_free.
 int  hwkv_scores_copy    (struct hwkv_scores ** out, const struct hwkv_scores * scores, int32_t n, size_t n_value, struct hwkv_error * err);
 void hwkv_scores_free    (struct hwkv_scores * scores, int32_t n);
-
-// hwkv-cost.c
-
-// The entry as a cache takes it: full where the window is not below the context, the cache's types where they were left open.
-struct hwkv_entry hwkv_entry_settle(const struct hwkv_entry * entry, const struct hwkv_cache * cache);
 
 // hwkv-field.c: typed reading with JSON paths
 

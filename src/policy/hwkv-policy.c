@@ -109,6 +109,15 @@ bool hwkv_policy_has_types(const struct hwkv_policy * policy) {
     return hwkv_entry_has_types(&policy->codebook[0]);
 }
 
+int hwkv_policy_check_types_option(const struct hwkv_policy * policy, const char * option, struct hwkv_error * err) {
+    if (!hwkv_policy_has_types(policy)) {
+        return 0;
+    }
+    char name[HWKV_ENTRY_SIZE];
+    return hwkv_fail(err, HWKV_ERR_ARG, "$.codebook", "found %s beside entries with types of their own such as %s, expected no types for the whole cache "
+                     "(llama-kv-policy make retype gives a policy other types)", option, hwkv_entry_format(&policy->codebook[0], name));
+}
+
 int32_t hwkv_policy_context(const struct hwkv_policy * policy) {
     return policy->context;
 }

@@ -212,6 +212,10 @@ struct hwkv_entry {
 };
 
 struct hwkv_entry hwkv_entry_of_window(int32_t window); // types left open
+bool              hwkv_entry_has_types(const struct hwkv_entry * entry); // of its own
+bool              hwkv_entry_equal    (const struct hwkv_entry * a, const struct hwkv_entry * b);
+// The entry as a cache takes it: full where the window is not below the context, the cache's types where they were left open.
+struct hwkv_entry hwkv_entry_settle   (const struct hwkv_entry * entry, const struct hwkv_cache * cache);
 
 // The spelling of the file: "256", "full", "256:q8_0", "full:q8_0/q4_0".
 int    hwkv_entry_parse (struct hwkv_entry * entry, const char * text, struct hwkv_error * err);
@@ -337,6 +341,9 @@ const char       * hwkv_policy_hash      (const struct hwkv_policy * policy);   
 // Does the policy fit this model? Other geometry, tokenizer or tensors: HWKV_ERR_MISMATCH. Only other tensor types:
 // 0 with *warning set (static text), or HWKV_ERR_MISMATCH when strict. warning may be NULL.
 int hwkv_policy_check_model(const struct hwkv_policy * policy, const struct hwkv_geometry * model, bool strict, const char ** warning, struct hwkv_error * err);
+
+// May a user choose the cache's types beside this policy? HWKV_ERR_ARG where entries have their own; option is what chose them, as in "-ctk".
+int hwkv_policy_check_types_option(const struct hwkv_policy * policy, const char * option, struct hwkv_error * err);
 
 //
 // cost (paper: nominal storage and normalised retention)

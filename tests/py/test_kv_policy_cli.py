@@ -57,9 +57,9 @@ def test_version(run, root):
          "llama-kv-policy check: -ctk: found 'q2_k', expected one of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl (see llama-kv-policy check --help)"),
         (["check", "a", "--json=yes"], "llama-kv-policy check: --json takes no value (see llama-kv-policy check --help)"),
         (["make", "-o", "x"],
-         "llama-kv-policy make: no method given, expected uniform, streaming, layers, threshold or duo (see llama-kv-policy make --help)"),
+         "llama-kv-policy make: no method given, expected uniform, streaming, layers, threshold, duo or retype (see llama-kv-policy make --help)"),
         (["make", "best", "-o", "x"],
-         "llama-kv-policy make: found method 'best', expected uniform, streaming, layers, threshold or duo (see llama-kv-policy make --help)"),
+         "llama-kv-policy make: found method 'best', expected uniform, streaming, layers, threshold, duo or retype (see llama-kv-policy make --help)"),
         (["make", "uniform", "--window", "8"], "llama-kv-policy make: uniform needs -o (see llama-kv-policy make --help)"),
         (["make", "uniform", "-o", "x"], "llama-kv-policy make: uniform needs --window (see llama-kv-policy make --help)"),
         (["make", "uniform", "-o", "x", "--window", "8"], "llama-kv-policy make: uniform needs -m (see llama-kv-policy make --help)"),
@@ -162,8 +162,8 @@ def test_make_layers(run, tiny, tmp_path):
     for windows, message in [
         ("512,full,64", "--windows: found 3 entries, expected one for each of the 4 full-attention layers"),
         ("512,full,64,512,512", "--windows: found 5 entries, expected one for each of the 4 full-attention layers"),
-        ("512,full,,512", "--windows: entry 3 is '', expected full or a whole number from 1 to 1023"),
-        ("512,full,1024,512", "--windows: entry 3 is '1024', expected full or a whole number from 1 to 1023"),
+        ("512,full,,512", '--windows: entry 3: found "", expected a positive 32-bit integer or full, and types after a colon as in 256:q8_0'),
+        ("512,full,1024,512", "--windows: found 1024, expected less than the context 1024"),
     ]:
         assert run(*base, windows, code=2).stderr == f"llama-kv-policy make: {message} (see llama-kv-policy make --help)\n"
     assert "--sinks: found 64, expected less than the smallest window 64" in run(*base, "512,full,64,512", "--sinks", 64, code=2).stderr
@@ -200,7 +200,7 @@ def test_make_duo(run, scores_file, tmp_path):
     assert json.loads(out.read_text())["selected"] == "quarter"
     run(*base, "--window", 1024, "--ratio", 0)
     assert windows_of(out) == [[1024, 1024], [1024, 1024]]
-    assert "expected a finite window of the codebook" in run(*base, "--window", 512, "--ratio", 0.5, code=2).stderr
+    assert "expected an entry of the codebook" in run(*base, "--window", 512, "--ratio", 0.5, code=2).stderr
 
 
 def test_make_from_scores_must_agree_with_them(run, scores_file, tiny):

@@ -14,10 +14,23 @@ struct hwkv_plan_params tool_plan_params(const struct hwkv_policy * policy) {
     return params;
 }
 
+// Do groups have types of their own?
+static bool has_types(const struct hwkv_plan * plan) {
+    const struct hwkv_plan_params * params = hwkv_plan_params_of(plan);
+    for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ig++) {
+        const struct hwkv_entry * entry = &hwkv_plan_group(plan, ig)->entry;
+        if (entry->type_k != params->type_k || entry->type_v != params->type_v) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void tool_plan_print(FILE * out, const struct hwkv_plan * plan) {
     const struct hwkv_plan_params * params  = hwkv_plan_params_of(plan);
     const char                    * streams = params->n_seq_max == 1 ? "" : params->kv_unified ? " (unified)" : " (one stream each)";
-    fprintf(out, "  context %" PRIu32 ", cache %s/%s, flash attention %s, sequences %" PRIu32 "%s, rollback %" PRIu32 "\n", params->n_ctx,
+    const char                    * cache   = has_types(plan) ? "plain cache" : "cache";
+    fprintf(out, "  context %" PRIu32 ", %s %s/%s, flash attention %s, sequences %" PRIu32 "%s, rollback %" PRIu32 "\n", params->n_ctx, cache,
             hwkv_type_name(params->type_k), hwkv_type_name(params->type_v), params->flash_attn ? "on" : "off", params->n_seq_max, streams,
             params->n_rollback);
 }
@@ -31,11 +44,13 @@ static void put_counts(FILE * out, const struct hwkv_group * group) {
     fprintf(out, "  %10s %7d %7d %12" PRIu32, tool_window_name(group->entry.window, name), group->n_layer, group->n_head, group->n_cells);
 }
 
-// Types only where they are not the cache's: the line above the table has those.
+// A column where groups differ in types: else the line above the table has them.
 static void put_types(FILE * out, const struct hwkv_plan * plan, const struct hwkv_group * group) {
-    const struct hwkv_plan_params * params = hwkv_plan_params_of(plan);
-    if (group->entry.type_k != params->type_k || group->entry.type_v != params->type_v) {
-        fprintf(out, "  %s/%s", hwkv_type_name(group->entry.type_k), hwkv_type_name(group->entry.type_v));
+    if (has_types(plan)) {
+        fprintf(out, "  %s", hwkv_type_name(group->entry.type_k));
+        if (group->entry.type_v != group->entry.type_k) {
+            fprintf(out, "/%s", hwkv_type_name(group->entry.type_v));
+        }
     }
     fputc('\n', out);
 }
@@ -57,7 +72,7 @@ static void put_group(FILE * out, const struct hwkv_plan * plan, int32_t ig, con
         } else {
             fprintf(out, "  %10s %7s %7s %12s", "", "", "", "");
         }
-        fprintf(out, " %12.2f  %s", tool_mib(size), name);
+        fprintf(out, has_types(plan) ? " %12.2f  %-10s" : " %12.2f  %s", tool_mib(size), name);
         put_types(out, plan, group);
     }
 }
@@ -73,7 +88,8 @@ static void put_sum(FILE * out, const char * name, const char * heads, const cha
 
 void tool_groups_print(FILE * out, const struct hwkv_plan * plan, const struct tool_devices * devices) {
     fprintf(out, "  %10s %7s %7s %12s %12s", "window", "layers", "heads", hwkv_plan_n_stream(plan) > 1 ? "cells/stream" : "cells", "MiB");
-    fprintf(out, devices ? "  %s\n" : " %16s\n", devices ? "device" : "bytes");
+    fprintf(out, !devices ? " %16s" : has_types(plan) ? "  %-10s" : "  %s", devices ? "device" : "bytes");
+    fputs(has_types(plan) ? "  types\n" : "\n", out);
 
     int32_t n_head = 0;
     for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ig++) {

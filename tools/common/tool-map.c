@@ -7,8 +7,18 @@
 
 #define MAP_ROWS_MAX 64 // more rows are folded, then cut
 
-// Entries in codebook order; the reference, which is full, is F, so no other may be.
+// Finite windows, ascending; full is F, so no other may be.
 static const char SYMBOLS[] = "123456789abcdefghijklmnopqrstuvwxyzABCDEGHIJKLMNOPQRSTUVWXYZ+=#";
+
+// Types of K and V, in the order of the codebook. The reference's have no mark; three kinds that many policies have always have the same.
+static const char MARKS[] = "*+-=~^\"!%&@$;,|/<>(){}[]_?abcdefghijklmnopqrstuvwxyz0123456789";
+
+static char usual_mark(const struct hwkv_entry * entry) {
+    if (entry->type_k != entry->type_v) {
+        return 0;
+    }
+    return entry->type_k == HWKV_TYPE_Q4_0 ? '.' : entry->type_k == HWKV_TYPE_Q8_0 ? ':' : entry->type_k == HWKV_TYPE_F16 ? '\'' : 0;
+}
 
 // 256-colour ramp from short windows (cold) to full (hot), and the readable text on it
 static const struct { int back, text; } RAMP[] = {
@@ -25,7 +35,11 @@ struct map {
     int32_t                      n_codebook;
     int32_t                      n_head_max;
     int                          label_width;
-    int                          cell_width; // 2 with a space between heads, 1 without
+    int                          cell_width; // with a space between heads, if there is room
+    int                          symbol_width; // 2 where types have marks
+    int32_t                      n_window;
+    int32_t                      window_of[HWKV_CODE_MAX]; // place of an entry's window among those of the codebook, full is the last
+    char                         mark_of  [HWKV_CODE_MAX];
 };
 
 // layers first..last of the geometry look alike
@@ -34,20 +48,53 @@ struct map_row {
     int32_t last;
 };
 
-static char symbol_of(const struct map * map, int32_t ic) {
-    const int32_t reference = hwkv_policy_reference(map->policy);
-    return ic == reference ? 'F' : SYMBOLS[ic - (ic > reference)];
+static bool same_types(const struct hwkv_entry * a, const struct hwkv_entry * b) {
+    return a->type_k == b->type_k && a->type_v == b->type_v;
 }
 
-static void print_cell(const struct map * map, int32_t ic, int width) {
-    const char symbol = symbol_of(map, ic);
+// The windows of the codebook, ascending without repeats: the place of each entry's.
+static void place_windows(struct map * map) {
+    for (int32_t ic = 0; ic < map->n_codebook; ic++) {
+        bool new_one = true;
+        for (int32_t i = 0; i < map->n_codebook; i++) {
+            bool first = true;
+            for (int32_t j = 0; j < i; j++) {
+                first = first && map->codebook[j].window != map->codebook[i].window;
+            }
+            map->window_of[ic] += first && map->codebook[i].window < map->codebook[ic].window;
+            new_one = new_one && (i >= ic || map->codebook[i].window != map->codebook[ic].window);
+        }
+        map->n_window += new_one;
+    }
+}
+
+static void place_marks(struct map * map) {
+    const struct hwkv_entry * reference = &map->codebook[hwkv_policy_reference(map->policy)];
+    int32_t n = 0;
+    for (int32_t ic = 0; ic < map->n_codebook; ic++) {
+        const struct hwkv_entry * entry = &map->codebook[ic];
+        int32_t same = 0;
+        while (!same_types(&map->codebook[same], entry)) {
+            same++;
+        }
+        const char usual = usual_mark(entry);
+        map->mark_of[ic] = same < ic ? map->mark_of[same] : same_types(entry, reference) ? ' ' : usual ? usual : MARKS[n++];
+        map->symbol_width = map->mark_of[ic] != ' ' ? 2 : map->symbol_width;
+    }
+}
+
+// Without colour nothing is put after the last head of a row.
+static void print_cell(const struct map * map, int32_t ic, int width, bool last) {
+    const char symbols[3] = { map->codebook[ic].window == HWKV_FULL ? 'F' : SYMBOLS[map->window_of[ic]], map->mark_of[ic], '\0' };
+    const int  used       = map->symbol_width == 1 || (last && symbols[1] == ' ' && !map->params->color) ? 1 : 2;
+    width = last && !map->params->color ? used : width;
     if (!map->params->color) {
-        fprintf(map->out, "%-*c", width, symbol);
+        fprintf(map->out, "%-*.*s", width, used, symbols);
         return;
     }
     const int n = (int) (sizeof(RAMP) / sizeof(RAMP[0]));
-    const int i = map->n_codebook > 1 ? (int) ((int64_t) ic * (n - 1) / (map->n_codebook - 1)) : n - 1;
-    fprintf(map->out, "\033[48;5;%d;38;5;%dm%-*c\033[0m", RAMP[i].back, RAMP[i].text, width, symbol);
+    const int i = map->n_window > 1 ? (int) ((int64_t) map->window_of[ic] * (n - 1) / (map->n_window - 1)) : n - 1;
+    fprintf(map->out, "\033[48;5;%d;38;5;%dm%-*.*s\033[0m", RAMP[i].back, RAMP[i].text, width, used, symbols);
 }
 
 static const int32_t * layer_entries(const struct map * map, int32_t jl) {
@@ -83,7 +130,7 @@ static void print_header(const struct map * map, int32_t ih0, int32_t ih1) {
         fprintf(map->out, "  %*s  ", map->label_width, power == 1 ? "layer" : "");
         for (int32_t ih = ih0; ih < ih1; ih++) {
             const bool blank = power > 1 && ih < power;
-            fprintf(map->out, "%c%s", blank ? ' ' : (char) ('0' + ih / power % 10), map->cell_width == 2 && ih + 1 < ih1 ? " " : "");
+            fprintf(map->out, "%c%*s", blank ? ' ' : (char) ('0' + ih / power % 10), ih + 1 < ih1 ? map->cell_width - 1 : 0, "");
         }
         fputc('\n', map->out);
     }
@@ -104,7 +151,7 @@ static void print_row(const struct map * map, const struct map_row * row, int32_
     for (int32_t ih = ih0; ih < ih1 && ih < n_head; ih++) {
         const bool last = ih + 1 == ih1 || ih + 1 == n_head;
         fputs(ih == ih0 ? "  " : "", map->out);
-        print_cell(map, entries[ih], last && !map->params->color ? 1 : map->cell_width);
+        print_cell(map, entries[ih], map->cell_width, last);
     }
     fputc('\n', map->out);
 }
@@ -123,13 +170,13 @@ static void print_legend(const struct map * map) {
             continue;
         }
         const char * entry = hwkv_entry_format(&map->codebook[ic], name);
-        const int    len   = 1 + snprintf(text, sizeof(text), " %s: %d head%s", entry, n_heads[ic], n_heads[ic] == 1 ? "" : "s");
+        const int    len   = map->symbol_width + snprintf(text, sizeof(text), " %s: %d head%s", entry, n_heads[ic], n_heads[ic] == 1 ? "" : "s");
         if (column > 0 && column + 3 + len > map->params->width) {
             fputc('\n', map->out);
             column = 0;
         }
         fputs(column > 0 ? "   " : "  ", map->out);
-        print_cell(map, ic, 1);
+        print_cell(map, ic, map->symbol_width, false);
         fputs(text, map->out);
         column += (column > 0 ? 3 : 2) + len;
     }
@@ -149,8 +196,12 @@ static void print_block(const struct map * map, const struct map_row * rows, int
 }
 
 bool tool_map_print(FILE * out, const struct hwkv_policy * policy, int32_t ip, const struct tool_map_params * params) {
-    struct map map = { .out = out, .policy = policy, .geo = hwkv_policy_geometry(policy), .point = hwkv_policy_point(policy, ip), .params = params };
+    struct map map = {
+        .out = out, .policy = policy, .geo = hwkv_policy_geometry(policy), .point = hwkv_policy_point(policy, ip), .params = params, .symbol_width = 1,
+    };
     map.codebook = hwkv_policy_codebook(policy, &map.n_codebook);
+    place_windows(&map);
+    place_marks(&map);
 
     for (int32_t jl = 0; jl < map.geo->n_full; jl++) {
         if (map.geo->layers[jl].n_head_kv > map.n_head_max) {
@@ -168,10 +219,10 @@ bool tool_map_print(FILE * out, const struct hwkv_policy * policy, int32_t ip, c
 
     // too many heads for the terminal: no spaces, then blocks of heads below each other
     const int room = params->width - map.label_width - 4;
-    map.cell_width = map.n_head_max * 2 <= room ? 2 : 1;
+    map.cell_width = map.symbol_width + (map.n_head_max * (map.symbol_width + 1) <= room);
     int32_t per_block = map.n_head_max;
     if (per_block * map.cell_width > room) {
-        per_block = room >= 32 ? room / 16 * 16 : 16;
+        per_block = room / map.cell_width >= 32 ? room / map.cell_width / 16 * 16 : 16;
     }
 
     for (int32_t ih = 0; ih < map.n_head_max; ih += per_block) {

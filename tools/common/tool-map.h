@@ -1,4 +1,4 @@
-// The head map: one symbol and one colour for each entry of the codebook.
+// The head map: one symbol and one colour for each window of the codebook, and a mark for cache types other than the reference's.
 
 #ifndef TOOL_MAP_H
 #define TOOL_MAP_H

@@ -80,6 +80,13 @@ static void set_params(struct check * check) {
     check->params = params;
 }
 
+// Types of the command line are for a whole cache.
+static int check_types(const struct check * check, struct hwkv_error * err) {
+    const bool given_k = check->args->type_k != HWKV_TYPE_CACHE;
+    const bool given_v = check->args->type_v != HWKV_TYPE_CACHE;
+    return given_k || given_v ? hwkv_policy_check_types_option(check->policy, given_k ? "-ctk" : "-ctv", err) : HWKV_OK;
+}
+
 static void warn_params(struct check * check) {
     const enum hwkv_type type_k = hwkv_policy_type_k(check->policy);
     const enum hwkv_type type_v = hwkv_policy_type_v(check->policy);
@@ -90,6 +97,12 @@ static void warn_params(struct check * check) {
     const uint32_t context = (uint32_t) hwkv_policy_context(check->policy);
     if (check->params.n_ctx != context) {
         warn_add(check, "context is %" PRIu32 ", the windows were chosen for %" PRIu32, check->params.n_ctx, context);
+    }
+    const uint64_t size  = hwkv_plan_size(check->plan);
+    const uint64_t plain = hwkv_plan_size_plain(check->plan);
+    if (size > plain) {
+        warn_add(check, "it takes %.2f MiB more than the plain cache of %s/%s", tool_mib(size - plain), hwkv_type_name(check->params.type_k),
+                 hwkv_type_name(check->params.type_v));
     }
     if (check->model.n_ctx_train > 0 && hwkv_plan_n_ctx_seq(check->plan) > (uint32_t) check->model.n_ctx_train) {
         warn_add(check, "context per sequence is %" PRIu32 ", the model was trained for %d", hwkv_plan_n_ctx_seq(check->plan),
@@ -219,6 +232,9 @@ static int report_misfit(const struct check * check, const struct hwkv_error * e
 static int check_run(struct check * check) {
     struct hwkv_error err;
 
+    if (check_types(check, &err) != HWKV_OK) {
+        return tool_fail_file(check->args->file, &err);
+    }
     check->ip = kvp_find_point(check->args->file, check->policy, check->args->point);
     if (check->ip < 0) {
         return TOOL_EXIT_NO_POINT;
@@ -259,8 +275,9 @@ static const struct tool_option OPTIONS[] = {
     { "--kv-unified",    "-kvu",           TOOL_FLAG,   AT(kv_unified), .help = "one stream for all sequences (default)" },
     { "--no-kv-unified", "-no-kvu",        TOOL_CLEAR,  AT(kv_unified), .help = "one stream per sequence" },
     { "-fa",             "--flash-attn",   TOOL_ON_OFF, AT(flash_attn), .value = "on|off", .help = "flash attention (default: on)" },
-    { "-ctk",            "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T", .help = "(default: the policy's)" },
-    { "-ctv",            "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "(default: the policy's)" },
+    { "-ctk",            "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T",
+      .help = "(default: the policy's; not where its entries have types of their own)" },
+    { "-ctv",            "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "the same for V" },
     { "--pad",           NULL,             TOOL_INT,    AT(n_pad), 1, 1 << 20, .value = "N",
       .help = "cells of a group are a multiple of N, whatever the devices want; from 256 on\nwith the room for batches that a GPU is given\n(default: 64, or 256 when a GPU of this machine holds some)" },
     { "--rollback",      NULL,             TOOL_INT,    AT(n_rollback), 0, 1 << 20, .value = "N",

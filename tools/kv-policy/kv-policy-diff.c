@@ -9,7 +9,7 @@
 static const char USAGE[] =
     "usage: llama-kv-policy diff FILE FILE [options]\n"
     "\n"
-    "Lists the heads whose windows differ. Exit code: 0 same, 1 different, 2 trouble.\n"
+    "Lists the heads whose windows or types differ. Exit code: 0 same, 1 different, 2 trouble.\n"
     "\n";
 
 struct side {
@@ -49,12 +49,14 @@ static void print_side(const char * mark, const struct side * side) {
            100.0 * point->retention_query, tool_mib(point->bytes));
 }
 
-static const struct hwkv_entry * entry_of(const struct side * side, int32_t unit) {
-    return &hwkv_policy_codebook(side->policy, NULL)[hwkv_policy_point(side->policy, side->ip)->entries[unit]];
-}
-
-static bool same_entry(const struct hwkv_entry * a, const struct hwkv_entry * b) {
-    return a->window == b->window && a->type_k == b->type_k && a->type_v == b->type_v;
+// An entry of a side; beside a policy whose entries have types, with the types that this one's leave to the cache.
+static struct hwkv_entry compared(const struct side * side, int32_t unit, bool types) {
+    struct hwkv_entry entry = hwkv_policy_codebook(side->policy, NULL)[hwkv_policy_point(side->policy, side->ip)->entries[unit]];
+    if (types && !hwkv_entry_has_types(&entry)) {
+        entry.type_k = hwkv_policy_type_k(side->policy);
+        entry.type_v = hwkv_policy_type_v(side->policy);
+    }
+    return entry;
 }
 
 static int print_diff(const struct side * a, const struct side * b) {
@@ -66,22 +68,29 @@ static int print_diff(const struct side * a, const struct side * b) {
     int32_t n_differ  = 0;
     int32_t n_longer  = 0;
     int32_t n_shorter = 0;
+    int32_t n_types   = 0;
+    const bool types  = hwkv_policy_has_types(a->policy) || hwkv_policy_has_types(b->policy);
     for (int32_t jl = 0; jl < geo->n_full; jl++) {
         for (int32_t ih = 0; ih < geo->layers[jl].n_head_kv; ih++) {
-            const struct hwkv_entry * ea = entry_of(a, hwkv_policy_unit(a->policy, jl, ih));
-            const struct hwkv_entry * eb = entry_of(b, hwkv_policy_unit(b->policy, jl, ih));
-            if (same_entry(ea, eb)) {
+            const struct hwkv_entry ea = compared(a, hwkv_policy_unit(a->policy, jl, ih), types);
+            const struct hwkv_entry eb = compared(b, hwkv_policy_unit(b->policy, jl, ih), types);
+            if (hwkv_entry_equal(&ea, &eb)) {
                 continue;
             }
             char na[HWKV_ENTRY_SIZE];
             char nb[HWKV_ENTRY_SIZE];
-            printf("layer %4d head %4d: %10s -> %10s\n", geo->layers[jl].il, ih, hwkv_entry_format(ea, na), hwkv_entry_format(eb, nb));
+            printf("layer %4d head %4d: %10s -> %10s\n", geo->layers[jl].il, ih, hwkv_entry_format(&ea, na), hwkv_entry_format(&eb, nb));
             n_differ  += 1;
-            n_longer  += eb->window > ea->window;
-            n_shorter += eb->window < ea->window;
+            n_longer  += eb.window > ea.window;
+            n_shorter += eb.window < ea.window;
+            n_types   += eb.type_k != ea.type_k || eb.type_v != ea.type_v;
         }
     }
-    printf("%d of %d heads differ: %d longer, %d shorter in the second\n", n_differ, hwkv_policy_n_unit(a->policy), n_longer, n_shorter);
+    printf("%d of %d heads differ: %d longer, %d shorter in the second", n_differ, hwkv_policy_n_unit(a->policy), n_longer, n_shorter);
+    if (types) {
+        printf(", %d with other types", n_types);
+    }
+    fputc('\n', stdout);
 
     // the same window with other sinks holds other positions
     const int32_t sa = hwkv_policy_sinks(a->policy);

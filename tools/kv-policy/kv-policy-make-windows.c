@@ -7,34 +7,51 @@
 
 #define FIELD_MAX 64
 
-static int32_t parse_window(const char * text, int32_t context) {
-    int64_t value;
-    if (strcmp(text, "full") == 0) {
-        return HWKV_FULL;
+// The place of an entry in a codebook, where it is put if it is not there. -1: there is no room.
+static int32_t put_entry(struct hwkv_entry * codebook, int32_t * n, const struct hwkv_entry * entry) {
+    for (int32_t i = 0; i < *n; i++) {
+        if (hwkv_entry_equal(&codebook[i], entry)) {
+            return i;
+        }
     }
-    return tool_parse_int(text, &value) && value > 0 && value < context ? (int32_t) value : -1;
+    if (*n == HWKV_CODE_MAX) {
+        return -1;
+    }
+    codebook[*n] = *entry;
+    return (*n)++;
 }
 
-static int compare_windows(const void * a, const void * b) {
-    const int32_t x = *(const int32_t *) a;
-    const int32_t y = *(const int32_t *) b;
-    return (x > y) - (x < y);
+// A window of the command line as an entry, with the types of --types where it has none. An exit code.
+static int check_entry(const struct make * make, struct hwkv_entry * entry, const char * option) {
+    char name[HWKV_ENTRY_SIZE];
+    if (entry->window != HWKV_FULL && entry->window >= make->args.context) {
+        return tool_usage("make", "%s: found %s, expected less than the context %d", option, hwkv_entry_format(entry, name), make->args.context);
+    }
+    if (make->args.types.given && hwkv_entry_has_types(entry)) {
+        return tool_usage("make", "%s: found %s beside --types, expected one of the two", option, hwkv_entry_format(entry, name));
+    }
+    *entry = make_with_types(make, *entry);
+    return TOOL_EXIT_OK;
 }
 
-// One window per full-attention layer. rows: [n_full]
-static int read_layer_windows(const struct make * make, int32_t * rows) {
+// One entry per full-attention layer. rows: [n_full]
+static int read_layers(const struct make * make, struct hwkv_entry * rows) {
     const char * list = make->args.windows;
     char         field[FIELD_MAX];
     int32_t      n = 0;
 
     while (tool_next_field(&list, field, sizeof(field))) {
-        const int32_t window = parse_window(field, make->args.context);
-        if (window < 0) {
-            return tool_usage("make", "--windows: entry %d is '%s', expected full or a whole number from 1 to %d", n + 1, field,
-                              make->args.context - 1);
+        struct hwkv_entry entry;
+        struct hwkv_error err;
+        if (hwkv_entry_parse(&entry, field, &err) != HWKV_OK) {
+            return tool_usage("make", "--windows: entry %d: %s", n + 1, err.msg);
+        }
+        const int code = check_entry(make, &entry, "--windows");
+        if (code != TOOL_EXIT_OK) {
+            return code;
         }
         if (n < make->geo->n_full) {
-            rows[n] = window;
+            rows[n] = entry;
         }
         n++;
     }
@@ -45,81 +62,62 @@ static int read_layer_windows(const struct make * make, int32_t * rows) {
     return TOOL_EXIT_OK;
 }
 
-// The different windows among [n_full] rows, ascending, then full. An exit code.
-static int collect_windows(const int32_t * rows, int32_t n_full, struct hwkv_entry * codebook, int32_t * n_codebook) {
-    int32_t * sorted = malloc((size_t) n_full * sizeof(*sorted));
-    if (!sorted) {
-        return tool_fail("out of memory");
-    }
-    memcpy(sorted, rows, (size_t) n_full * sizeof(*sorted));
-    qsort(sorted, (size_t) n_full, sizeof(*sorted), compare_windows);
-
+// The codebook of [n_full] rows, and the entries of all heads. An exit code.
+static int choose_rows(struct make * make, const struct hwkv_entry * rows, struct hwkv_entry * codebook, int32_t * n_codebook,
+                       const struct hwkv_cache * cache) {
     int32_t n = 0;
-    for (int32_t i = 0; i < n_full; i++) {
-        if (sorted[i] != HWKV_FULL && (i == 0 || sorted[i] != sorted[i - 1])) {
-            if (n < HWKV_CODE_MAX - 1) {
-                codebook[n] = hwkv_entry_of_window(sorted[i]);
-            }
-            n++;
+    for (int32_t jl = 0; jl < make->geo->n_full; jl++) {
+        if (put_entry(codebook, &n, &rows[jl]) < 0) {
+            return tool_usage("make", "--windows: found more than %d different entries, expected at most that", HWKV_CODE_MAX);
         }
     }
-    free(sorted);
-    if (n > HWKV_CODE_MAX - 1) {
-        return tool_usage("make", "--windows: found %d different windows, expected at most %d", n, HWKV_CODE_MAX - 1);
-    }
-    codebook[n++] = hwkv_entry_of_window(HWKV_FULL);
-    *n_codebook = n;
-    return TOOL_EXIT_OK;
-}
-
-// The windows come from the command line: this is where they become entries.
-static void choose_rows(struct make * make, const int32_t * rows, const struct hwkv_entry * codebook) {
-    for (int32_t jl = 0, i = 0; jl < make->geo->n_full; jl++) {
-        int32_t ic = 0;
-        while (codebook[ic].window != rows[jl]) {
-            ic++;
-        }
+    const int code = make_finish_codebook(make, codebook, &n, cache);
+    for (int32_t jl = 0, i = 0; jl < make->geo->n_full && code == TOOL_EXIT_OK; jl++) {
+        const int32_t ic = put_entry(codebook, &n, &rows[jl]);
         for (int32_t ih = 0; ih < make->geo->layers[jl].n_head_kv; ih++) {
             make->entries[i++] = ic;
         }
     }
-}
-
-static int layers_codebook(struct make * make, struct hwkv_entry * codebook, int32_t * n_codebook) {
-    int32_t * rows = malloc((size_t) make->geo->n_full * sizeof(*rows));
-    if (!rows) {
-        return tool_fail("out of memory");
-    }
-    int code = read_layer_windows(make, rows);
-    if (code == TOOL_EXIT_OK) {
-        code = collect_windows(rows, make->geo->n_full, codebook, n_codebook);
-    }
-    if (code == TOOL_EXIT_OK) {
-        choose_rows(make, rows, codebook);
-    }
-    free(rows);
+    *n_codebook = n;
     return code;
 }
 
-int make_codebook(struct make * make, struct hwkv_entry * codebook, int32_t * n_codebook) {
+// The reference among the entries, and all in their order.
+int make_finish_codebook(const struct make * make, struct hwkv_entry * codebook, int32_t * n, const struct hwkv_cache * cache) {
+    struct hwkv_entry full  = hwkv_entry_of_window(HWKV_FULL);
+    struct hwkv_error err;
+    if (hwkv_entry_has_types(&codebook[0])) {
+        full = hwkv_entry_settle(&full, cache);
+    }
+    if (put_entry(codebook, n, &full) < 0) {
+        char name[HWKV_ENTRY_SIZE];
+        return tool_usage("make", "found %d entries besides the reference %s, expected at most %d", *n, hwkv_entry_format(&full, name), HWKV_CODE_MAX - 1);
+    }
+    return hwkv_codebook_sort(codebook, *n, make->geo, cache, &err) == HWKV_OK ? TOOL_EXIT_OK : tool_usage("make", "%s", err.msg);
+}
+
+int make_codebook(struct make * make, struct hwkv_entry * codebook, int32_t * n_codebook, const struct hwkv_cache * cache) {
+    if (make->args.method == MAKE_RETYPE) {
+        return make_retype_codebook(make, codebook, n_codebook, cache);
+    }
     if (make->source) {
         const struct hwkv_entry * source = hwkv_policy_codebook(make->source, n_codebook);
         memcpy(codebook, source, (size_t) *n_codebook * sizeof(*codebook));
         return TOOL_EXIT_OK;
     }
-    if (make->args.method == MAKE_LAYERS) {
-        return layers_codebook(make, codebook, n_codebook);
+    struct hwkv_entry * rows = calloc((size_t) make->geo->n_full, sizeof(*rows));
+    if (!rows) {
+        return tool_fail("out of memory");
     }
-    if (make->args.window >= make->args.context) {
-        return tool_usage("make", "--window: found %d, expected less than the context %d", make->args.window, make->args.context);
+    int code = make->args.method == MAKE_LAYERS ? read_layers(make, rows) : check_entry(make, &make->args.window, "--window");
+    for (int32_t jl = 0; jl < make->geo->n_full && make->args.method != MAKE_LAYERS; jl++) {
+        rows[jl] = make->args.window;
     }
-    codebook[0] = hwkv_entry_of_window(make->args.window);
-    codebook[1] = hwkv_entry_of_window(HWKV_FULL);
-    *n_codebook = 2;
-    for (int32_t i = 0; i < make->n_unit; i++) {
-        make->entries[i] = 0;
+    if (code == TOOL_EXIT_OK) {
+        code = choose_rows(make, rows, codebook, n_codebook, cache);
     }
-    return TOOL_EXIT_OK;
+    free(rows);
+    return code;
 }
 
 // scored: the point whose scores it takes along, or NULL
@@ -179,12 +177,14 @@ static int add_duo(struct make * make) {
 
     int32_t n_codebook;
     const struct hwkv_entry * codebook = hwkv_policy_codebook(make->policy, &n_codebook);
+    char    window[HWKV_ENTRY_SIZE];
     int32_t ic = 0;
-    while (ic < n_codebook && codebook[ic].window != make->args.window) {
+    hwkv_entry_format(&make->args.window, window);
+    while (ic < n_codebook && !hwkv_entry_equal(&codebook[ic], &make->args.window)) {
         ic++;
     }
-    if (ic == n_codebook) {
-        return tool_usage("make", "--window: found %d, expected a finite window of the codebook of %s", make->args.window, make->args.scores);
+    if (ic == n_codebook || ic == hwkv_policy_reference(make->policy)) {
+        return tool_usage("make", "--window: found %s, expected an entry of the codebook of %s beside the reference", window, make->args.scores);
     }
 
     struct hwkv_error err;
@@ -201,27 +201,31 @@ static int add_duo(struct make * make) {
     }
     char name[HWKV_NAME_MAX];
     char method[HWKV_NAME_MAX];
-    snprintf(name, sizeof(name), "duo-%d-%.6g", make->args.window, make->args.ratio);
-    snprintf(method, sizeof(method), "binary split: %.6g full, others %d", make->args.ratio, make->args.window);
+    snprintf(name, sizeof(name), "duo-%s-%.6g", window, make->args.ratio);
+    snprintf(method, sizeof(method), "binary split: %.6g full, others %s", make->args.ratio, window);
     return add_point(make, make->args.name ? make->args.name : name, method, source);
 }
 
 int make_points(struct make * make) {
     char name[HWKV_NAME_MAX] = "layers";
+    char window[HWKV_ENTRY_SIZE];
     const char * method = "one window per layer";
+    hwkv_entry_format(&make->args.window, window);
 
     switch (make->args.method) {
         case MAKE_THRESHOLD:
             return add_thresholds(make);
         case MAKE_DUO:
             return add_duo(make);
+        case MAKE_RETYPE:
+            return make_retype_points(make);
         case MAKE_UNIFORM:
             method = "uniform";
-            snprintf(name, sizeof(name), "uniform-%d", make->args.window);
+            snprintf(name, sizeof(name), "uniform-%s", window);
             break;
         case MAKE_STREAMING:
             method = "streaming: sinks and a uniform window";
-            snprintf(name, sizeof(name), "streaming-%d", make->args.window);
+            snprintf(name, sizeof(name), "streaming-%s", window);
             break;
         default:
             break;

@@ -2,6 +2,8 @@
 
 #include "kv-policy-make.h"
 
+#include "hwkv-error.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,15 +13,22 @@ static const char USAGE[] =
     "methods\n"
     "  uniform --window W            every head the same window\n"
     "  streaming --window W          the same with sinks, as StreamingLLM has it\n"
-    "  layers --windows W1,W2,...    one window or \"full\" per full-attention layer\n"
+    "  layers --windows W1,W2,...    one window per full-attention layer\n"
     "  threshold --scores FILE --tau T[,T...]\n"
-    "                                per head the shortest window with a score of at least T\n"
+    "                                per head the cheapest entry with a score of at least T\n"
     "  duo --scores FILE --window W --ratio R\n"
     "                                the share R of heads with the lowest score at W is full,\n"
     "                                the others get W, as DuoAttention has it\n"
+    "  retype --policy FILE [--types TYPES] [-ctk T] [-ctv T]\n"
+    "                                the windows of a policy with other cache types\n"
+    "\n"
+    "W is a number of positions or \"full\", alone, with the cache types left to whoever runs\n"
+    "the policy, or with those of its heads: 256:q8_0, or full:q8_0/q4_0 of K and V.\n"
     "\n";
 
-static const char * const METHODS[MAKE_COUNT] = { "uniform", "streaming", "layers", "threshold", "duo" };
+static const char * const METHODS[MAKE_COUNT] = { "uniform", "streaming", "layers", "threshold", "duo", "retype" };
+
+#define EXPECTED_METHOD "expected uniform, streaming, layers, threshold, duo or retype"
 
 static bool method_from_name(const char * name, enum make_method * out) {
     for (int i = 0; i < MAKE_COUNT; i++) {
@@ -49,17 +58,23 @@ static int check_option(const struct make_args * args, const char * name, bool g
 static int check_args(const struct make_args * args) {
     const enum make_method m      = args->method;
     const bool             scores = uses_scores(m);
+    const bool             source = scores || m == MAKE_RETYPE;
+    const bool             window = m == MAKE_UNIFORM || m == MAKE_STREAMING;
 
     const struct { const char * name; bool given, needed, allowed; } rules[] = {
-        { "-o",        args->out     != NULL, true,                                                      true   },
-        { "--scores",  args->scores  != NULL, scores,                                                    false  },
-        { "--point",   args->point   != NULL, false,                                                     scores },
-        { "--tau",     args->taus    != NULL, m == MAKE_THRESHOLD,                                       false  },
-        { "--ratio",   args->ratio   >= 0.0,  m == MAKE_DUO,                                             false  },
-        { "--windows", args->windows != NULL, m == MAKE_LAYERS,                                          false  },
-        { "--window",  args->window  > 0,     m == MAKE_UNIFORM || m == MAKE_STREAMING || m == MAKE_DUO, false  },
-        { "-m",        args->model   != NULL, !scores,                                                   true   },
-        { "-c",        args->context > 0,     !scores,                                                   true   },
+        { "-o",        args->out     != NULL,    true,                    true                          },
+        { "--scores",  args->scores  != NULL,    scores,                  false                         },
+        { "--policy",  args->policy  != NULL,    m == MAKE_RETYPE,        false                         },
+        { "--types",   args->types.given,        false,                   window || m == MAKE_LAYERS || m == MAKE_RETYPE },
+        { "--point",   args->point   != NULL,    false,                   scores                        },
+        { "--tau",     args->taus    != NULL,    m == MAKE_THRESHOLD,     false                         },
+        { "--ratio",   args->ratio   >= 0.0,     m == MAKE_DUO,           false                         },
+        { "--windows", args->windows != NULL,    m == MAKE_LAYERS,        false                         },
+        { "--window",  args->window.window > 0,  window || m == MAKE_DUO, false                         },
+        { "--name",    args->name    != NULL,    false,                   m != MAKE_RETYPE              },
+        { "--sinks",   args->sinks   >= 0,       false,                   m != MAKE_RETYPE              },
+        { "-m",        args->model   != NULL,    !source,                 true                          },
+        { "-c",        args->context > 0,        !source,                 m != MAKE_RETYPE              },
     };
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
         const int code = check_option(args, rules[i].name, rules[i].given, rules[i].needed, rules[i].allowed);
@@ -67,31 +82,54 @@ static int check_args(const struct make_args * args) {
             return code;
         }
     }
+    if (m == MAKE_RETYPE && !args->types.given && args->type_k == HWKV_TYPE_CACHE && args->type_v == HWKV_TYPE_CACHE) {
+        return tool_usage("make", "retype needs --types, -ctk or -ctv");
+    }
     if (args->name && strlen(args->name) >= HWKV_NAME_MAX) {
         return tool_usage("make", "--name: found %zu bytes, expected at most %d", strlen(args->name), HWKV_NAME_MAX - 1);
     }
     return TOOL_EXIT_OK;
 }
 
+static int read_window(void * target, const char * text, struct hwkv_error * err) {
+    return hwkv_entry_parse(target, text, err);
+}
+
+// The types of an entry's spelling, or none.
+static int read_types(void * target, const char * text, struct hwkv_error * err) {
+    struct hwkv_entry entry = hwkv_entry_of_window(HWKV_FULL);
+    char spelling[HWKV_ENTRY_SIZE];
+    snprintf(spelling, sizeof(spelling), "full:%s", text);
+    if (strcmp(text, "none") != 0 && (strlen(text) >= sizeof(spelling) - 5 || hwkv_entry_parse(&entry, spelling, NULL) != HWKV_OK)) {
+        return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found '%s', expected a type as q8_0, one for K and another for V as q8_0/q4_0, or none", text);
+    }
+    *(struct make_types *) target = (struct make_types) { .given = true, .k = entry.type_k, .v = entry.type_v };
+    return HWKV_OK;
+}
+
 #define AT(member) offsetof(struct make_args, member)
 
 static const struct tool_option OPTIONS[] = {
     { "-o",        "--output",       TOOL_STRING, AT(out), .value = "FILE", .help = "the policy to write; - is stdout" },
-    { "-m",        "--model",        TOOL_STRING, AT(model), .value = "FILE", .help = "GGUF model; optional with --scores" },
+    { "-m",        "--model",        TOOL_STRING, AT(model), .value = "FILE", .help = "GGUF model; optional with --scores and --policy" },
     { "-c",        "--ctx-size",     TOOL_INT,    AT(context), 1, 1 << 30, .value = "N",
       .help = "context the policy is for; with --scores that of the scores" },
     { "--sinks",   NULL,             TOOL_INT,    AT(sinks), 0, HWKV_SINKS_MAX, .value = "S",
       .help = "first positions that stay (default: 0, streaming: 4)" },
     { "--name",    NULL,             TOOL_STRING, AT(name), .value = "NAME",
       .help = "name of the operating point; several T: NAME-T" },
-    { "-ctk",      "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T", .help = "(default: f16)" },
-    { "-ctv",      "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "(default: f16)" },
+    { "--types",   NULL,             TOOL_OTHER,  AT(types), .value = "TYPES",
+      .help = "cache types of every W, as q8_0 or q8_0/q4_0 of K and V; retype: of every\nhead, none to leave them to the cache", .read = read_types },
+    { "-ctk",      "--cache-type-k", TOOL_TYPE,   AT(type_k), .value = "T",
+      .help = "type of the reference, and of the cache under windows alone (default: f16,\nwith --scores and --policy theirs)" },
+    { "-ctv",      "--cache-type-v", TOOL_TYPE,   AT(type_v), .value = "T", .help = "the same for V" },
     { "--scores",  NULL,             TOOL_STRING, AT(scores), .value = "FILE", .help = "a policy whose operating point has scores" },
     { "--point",   NULL,             TOOL_STRING, AT(point), .value = "NAME|N",
       .help = "the point of --scores (default: the selected one)" },
     { "-v",        "--verbose",      TOOL_FLAG,   AT(verbose), .help = "show llama.cpp's log" },
     // told of with the methods
-    { "--window",  NULL,             TOOL_INT,    AT(window), 1, 1 << 30, .help = NULL },
+    { "--window",  NULL,             TOOL_OTHER,  AT(window), .help = NULL, .read = read_window },
+    { "--policy",  NULL,             TOOL_STRING, AT(policy), .help = NULL },
     { "--windows", NULL,             TOOL_STRING, AT(windows), .help = NULL },
     { "--tau",     NULL,             TOOL_STRING, AT(taus), .help = NULL },
     { "--ratio",   NULL,             TOOL_RATIO,  AT(ratio), .help = NULL },
@@ -110,10 +148,10 @@ static int read_args(struct make_args * a, int argc, char ** argv) {
         return code;
     }
     if (!method) {
-        return tool_usage("make", "no method given, expected uniform, streaming, layers, threshold or duo");
+        return tool_usage("make", "no method given, " EXPECTED_METHOD);
     }
     if (!method_from_name(method, &a->method)) {
-        return tool_usage("make", "found method '%s', expected uniform, streaming, layers, threshold or duo", method);
+        return tool_usage("make", "found method '%s', " EXPECTED_METHOD, method);
     }
     code = check_args(a);
     return code == TOOL_EXIT_OK ? -1 : code;
@@ -140,11 +178,8 @@ static int source_agrees(const struct make * make) {
     return TOOL_EXIT_OK;
 }
 
-static int load_source(struct make * make) {
-    struct hwkv_error err;
-    if (hwkv_policy_load(&make->source, make->args.scores, &err) != HWKV_OK) {
-        return tool_fail_file(make->args.scores, &err);
-    }
+// The point whose scores are used.
+static int find_scores(struct make * make) {
     make->source_ip = kvp_find_point(make->args.scores, make->source, make->args.point);
     if (make->source_ip < 0) {
         return TOOL_EXIT_NO_POINT;
@@ -153,21 +188,30 @@ static int load_source(struct make * make) {
     if (!hwkv_point_scores(point, make->source, "cosine")) {
         return tool_fail("%s: point '%s' has no scores, expected a calibrated one", make->args.scores, point->name);
     }
-    const int code = source_agrees(make);
-    if (code != TOOL_EXIT_OK) {
+    return source_agrees(make);
+}
+
+static int load_source(struct make * make, const char * file) {
+    struct hwkv_error err;
+    if (hwkv_policy_load(&make->source, file, &err) != HWKV_OK) {
+        return tool_fail_file(file, &err);
+    }
+    const int code = make->args.scores ? find_scores(make) : TOOL_EXIT_OK;
+    if (code != TOOL_EXIT_OK || !make->args.model) {
         return code;
     }
-
-    if (make->args.model) {
-        const char * warning = NULL;
-        if (hwkv_policy_check_model(make->source, &make->model.geo, false, &warning, &err) != HWKV_OK) {
-            return tool_fail_file(make->args.scores, &err);
-        }
-        if (warning) {
-            tool_warn("%s: %s", make->args.scores, warning);
-        }
+    const char * warning = NULL;
+    if (hwkv_policy_check_model(make->source, &make->model.geo, false, &warning, &err) != HWKV_OK) {
+        return tool_fail_file(file, &err);
+    }
+    if (warning) {
+        tool_warn("%s: %s", file, warning);
     }
     return TOOL_EXIT_OK;
+}
+
+struct hwkv_cache make_cache_of(const struct hwkv_policy * policy) {
+    return (struct hwkv_cache) { hwkv_policy_context(policy), hwkv_policy_type_k(policy), hwkv_policy_type_v(policy) };
 }
 
 static int32_t count_units(const struct hwkv_geometry * geo) {
@@ -176,6 +220,14 @@ static int32_t count_units(const struct hwkv_geometry * geo) {
         n += geo->layers[i].n_head_kv;
     }
     return n;
+}
+
+static int32_t smallest_window(const struct hwkv_entry * codebook, int32_t n) {
+    int32_t smallest = HWKV_FULL;
+    for (int32_t i = 0; i < n; i++) {
+        smallest = codebook[i].window < smallest ? codebook[i].window : smallest;
+    }
+    return smallest;
 }
 
 static int init_policy(struct make * make) {
@@ -193,16 +245,18 @@ static int init_policy(struct make * make) {
     } else {
         params.context = args->context;
         params.sinks   = args->sinks >= 0 ? args->sinks : args->method == MAKE_STREAMING ? 4 : 0;
-        params.type_k  = args->type_k != HWKV_TYPE_CACHE ? args->type_k : HWKV_TYPE_F16;
-        params.type_v  = args->type_v != HWKV_TYPE_CACHE ? args->type_v : HWKV_TYPE_F16;
     }
+    params.type_k = args->type_k != HWKV_TYPE_CACHE ? args->type_k : params.type_k;
+    params.type_v = args->type_v != HWKV_TYPE_CACHE ? args->type_v : params.type_v;
 
-    const int code = make_codebook(make, codebook, &params.n_codebook);
+    const struct hwkv_cache cache = { params.context, params.type_k, params.type_v };
+    const int code = make_codebook(make, codebook, &params.n_codebook, &cache);
     if (code != TOOL_EXIT_OK) {
         return code;
     }
-    if (params.n_codebook > 1 && params.sinks >= codebook[0].window) {
-        return tool_usage("make", "--sinks: found %d, expected less than the smallest window %d", params.sinks, codebook[0].window);
+    const int32_t smallest = smallest_window(codebook, params.n_codebook);
+    if (params.sinks >= smallest) {
+        return tool_usage("make", "--sinks: found %d, expected less than the smallest window %d", params.sinks, smallest);
     }
     struct hwkv_error err;
     if (hwkv_policy_init(&make->policy, &params, &err) != HWKV_OK) {
@@ -243,7 +297,8 @@ static int make_run(struct make * make) {
     if (make->args.model && !kvp_model_load(&make->model, make->args.model, KVP_NO_DEVICE, make->args.verbose)) {
         return TOOL_EXIT_FAIL;
     }
-    if (make->args.scores && (code = load_source(make)) != TOOL_EXIT_OK) {
+    const char * source = make->args.scores ? make->args.scores : make->args.policy;
+    if (source && (code = load_source(make, source)) != TOOL_EXIT_OK) {
         return code;
     }
     make->geo     = make->args.model ? &make->model.geo : hwkv_policy_geometry(make->source);

@@ -15,7 +15,8 @@ static const char USAGE[] =
     "usage: llama-kv-policy show FILE [options]\n"
     "\n"
     "Shows a policy: model, operating points, the windows of one point as a map with\n"
-    "one row per layer and one symbol per KV head, and the memory of its groups at the\n"
+    "one row per layer and one symbol per KV head, marked where it has other cache types\n"
+    "than the reference, and the memory of its groups at the\n"
     "policy's own context with default settings.\n"
     "\n";
 
@@ -91,6 +92,8 @@ static void print_head(const char * file, const struct hwkv_policy * policy) {
 static void point_method(const struct hwkv_point * point, char * buf, size_t size) {
     if (point->tau > 0) {
         snprintf(buf, size, "tau %.6g", point->tau);
+    } else if (point->budget > 0) {
+        snprintf(buf, size, "%s, %.6g MiB", point->method, tool_mib(point->budget));
     } else {
         snprintf(buf, size, "%s", point->method);
     }
@@ -98,7 +101,7 @@ static void point_method(const struct hwkv_point * point, char * buf, size_t siz
 
 static void print_points(const struct hwkv_policy * policy) {
     const int32_t n = hwkv_policy_n_point(policy);
-    char method[HWKV_NAME_MAX];
+    char method[HWKV_NAME_MAX + 32];
 
     int name_width   = tool_text_width("name");
     int method_width = tool_text_width("chosen by");

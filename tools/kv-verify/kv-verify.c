@@ -68,6 +68,11 @@ static int load_policy(struct kvv_run * verify) {
     if (hwkv_policy_load(&verify->policy, args->policy, &err) != HWKV_OK) {
         return tool_fail_file(args->policy, &err);
     }
+    const bool given_k = args->type_k != HWKV_TYPE_CACHE;
+    const bool given_v = args->type_v != HWKV_TYPE_CACHE;
+    if ((given_k || given_v) && hwkv_policy_check_types_option(verify->policy, given_k ? "-ctk" : "-ctv", &err) != HWKV_OK) {
+        return tool_fail_file(args->policy, &err);
+    }
     verify->type_k = args->type_k != HWKV_TYPE_CACHE ? args->type_k : hwkv_policy_type_k(verify->policy);
     verify->type_v = args->type_v != HWKV_TYPE_CACHE ? args->type_v : hwkv_policy_type_v(verify->policy);
     verify->n_ctx  = args->n_ctx > 0 ? args->n_ctx : hwkv_policy_context(verify->policy);
