@@ -179,6 +179,12 @@ static void test_policy__keeps_content_ids(void) {
     hwkv_policy_free(p);
 }
 
+static void test_policy__windows_alone_take_any_types(void) {
+    struct hwkv_policy * p = fixture_policy(4);
+    CHECK_EQ_INT(hwkv_policy_check_types_option(p, "-ctk", NULL), 0);
+    hwkv_policy_free(p);
+}
+
 static int init_codebook(struct hwkv_policy ** policy, const struct hwkv_entry * codebook, int32_t n, struct hwkv_error * err) {
     const struct hwkv_geometry geo = fixture_geometry();
     struct hwkv_policy_params params = hwkv_policy_params_default();
@@ -203,6 +209,11 @@ static void test_codebook__types_of_their_own(void) {
     CHECK_EQ_INT(init_codebook(&p, typed, 6, &err), 0);
     CHECK(hwkv_policy_has_types(p));
     CHECK_EQ_INT(hwkv_policy_reference(p), 4); // not the last: that of the cache's types
+    struct hwkv_error refused = { 0 };
+    CHECK_ERR(hwkv_policy_check_types_option(p, "-ctk", &refused), HWKV_ERR_ARG);
+    CHECK_STR(refused.path, "$.codebook");
+    CHECK_STR(refused.msg, "found -ctk beside entries with types of their own such as 256:q8_0, expected no types for the whole cache "
+              "(llama-kv-policy make retype gives a policy other types)");
     const struct hwkv_point_params points[3] = {
         { .name = "a", .method = "m", .entries = (const int32_t[5]) { 0, 1, 2, 3, 4 } },
         { .name = "b", .method = "m", .entries = (const int32_t[5]) { 0, 2, 2, 3, 4 } },
@@ -423,6 +434,7 @@ int main(void) {
     test_policy__refuses_bad_points();
     test_policy__many_points();
     test_policy__keeps_content_ids();
+    test_policy__windows_alone_take_any_types();
     test_codebook__types_of_their_own();
     test_codebook__sorts();
     test_codebook__refuses();

@@ -111,7 +111,7 @@ static std::shared_ptr<const hwkv_plan> make_plan(const llama_kv_headwise_setup 
         pp.n_rollback = params.kv_policy_rollback;
     }
 
-    if (pp.type_k != hwkv_policy_type_k(policy) || pp.type_v != hwkv_policy_type_v(policy)) {
+    if (!hwkv_policy_has_types(policy) && (pp.type_k != hwkv_policy_type_k(policy) || pp.type_v != hwkv_policy_type_v(policy))) {
         LLAMA_LOG_WARN("%s: KV policy: made for a %s/%s cache, used with %s/%s\n", __func__, hwkv_type_name(hwkv_policy_type_k(policy)),
                 hwkv_type_name(hwkv_policy_type_v(policy)), hwkv_type_name(pp.type_k), hwkv_type_name(pp.type_v));
     }
@@ -143,6 +143,10 @@ std::unique_ptr<llama_kv_headwise_setup> llama_kv_headwise_setup::make(const lla
         throw std::runtime_error(format("KV policy %s: %s", params.kv_policy, describe(err).c_str()));
     }
     res->point = hwkv_policy_point(res->policy.get(), res->ip)->name;
+
+    if (params.kv_policy_types && hwkv_policy_check_types_option(res->policy.get(), params.kv_policy_types, &err) != 0) {
+        throw std::runtime_error(format("KV policy %s: %s", params.kv_policy, describe(err).c_str()));
+    }
 
     check_model(res->policy.get(), model, params);
     if (!cparams.causal_attn) {

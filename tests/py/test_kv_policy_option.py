@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 import tiny_gguf
+from server_process import ServerProcess
 
 from headwisekv.core import ROOT
 
@@ -156,3 +157,119 @@ def test_perplexity_takes_it(program, model, policy, tmp_path):
     result = run(program("llama-perplexity"), "-m", model, "-f", text, "-c", 128, "-t", 1, "--kv-policy", policy, timeout=300)
     assert result.returncode == 0
     assert "Final estimate" in result.stdout + result.stderr
+
+#
+# cache types: of the whole cache, or of the entries
+#
+
+
+@pytest.fixture(scope="module")
+def typed(program, model, policy):
+    """q8_0 for every head, written in the policy."""
+    file = policy.parent / "typed.json"
+    subprocess.run([program("llama-kv-policy"), "make", "retype", "--policy", policy, "--types", "q8_0", "-o", file], check=True, timeout=60)
+    return file
+
+
+def refused(option, file, entry="512:q8_0"):
+    return (f"KV policy {file}: $.codebook: found {option} beside entries with types of their own such as {entry}, expected no types for the whole cache "
+            "(llama-kv-policy make retype gives a policy other types)")
+
+
+def short_run(tool, text):
+    """Options for a run that ends by itself."""
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
+    return {"llama-perplexity": ("-f", text), "llama-completion": ("-p", "Hi", "-n", 2, "-no-cnv"), "llama-cli": ("-p", "Hi", "-n", 2, "-st"),
+            "llama-server": ("--kv-policy-dry-run",)}[tool]
+
+
+@pytest.mark.parametrize("args, env, option", [
+    (("-ctk", "q8_0"), {}, "-ctk"),
+    (("--cache-type-v", "f16"), {}, "-ctv"),  # the default too, if somebody asks for it
+    ((), {"LLAMA_ARG_CACHE_TYPE_K": "f16"}, "-ctk"),
+    ((), {"LLAMA_ARG_CACHE_TYPE_V": "q4_0"}, "-ctv"),
+], ids=["k", "v", "environment k", "environment v"])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_types_of_the_whole_cache_are_refused_beside_those_of_entries(program, model, typed, tool, args, env, option, tmp_path, monkeypatch):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    more = tuple(word for word in short_run(tool, tmp_path / "text.txt") if word != "--kv-policy-dry-run")
+    result = run_merged(program(tool), "-m", model, "-c", 512, "--offline", "--kv-policy", typed, *more, *args)
+    assert result.returncode == 1
+    check_last_line(result, refused(option, typed))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_types_of_entries_are_used(program, model, typed, tool, tmp_path):
+    result = run_merged(program(tool), "-m", model, "-c", 8192, "-np", 1, "-t", 1, "--offline", "--kv-policy", typed, *short_run(tool, tmp_path / "text.txt"))
+    assert result.returncode == 0, result.stdout[-2000:]
+    mib = 576 * 90 * 136 / 2**20  # 34 bytes for 32 elements
+    if tool == "llama-server":
+        assert ["512", "30", "90", "576", f"{mib:.2f}", "CPU", "q8_0"] in [line.split() for line in result.stdout.splitlines()]
+    else:
+        assert re.search(rf"KV window +512:q8_0: +30 layers, +90 heads, +576 cells, K +{mib / 2:.2f} MiB, V +{mib / 2:.2f} MiB", result.stdout) or tool == "llama-cli"
+    assert "used with" not in result.stdout  # whatever the default is, it is not for these heads
+
+
+def test_types_of_the_whole_cache_are_taken_under_windows_alone(program, model, policy):
+    args = (program("llama-server"), "-m", model, "-c", 8192, "-np", 1, "--kv-policy-dry-run", "--kv-policy", policy)
+    mib = 576 * 90 * 136 / 2**20
+    for more, env in [(("-ctk", "q8_0", "-ctv", "q8_0"), {}), ((), {"LLAMA_ARG_CACHE_TYPE_K": "q8_0", "LLAMA_ARG_CACHE_TYPE_V": "q8_0"})]:
+        result = run(*args, *more, env=env)
+        assert ["512", "30", "90", "576", f"{mib:.2f}", "CPU"] in [line.split() for line in result.stdout.splitlines()], result.stdout
+
+
+def test_types_of_a_draft_are_its_own(program, model, typed, tmp_path):
+    """The draft's options are others, and the policy does not speak to it."""
+    log = tmp_path / "log"
+    with ServerProcess(model, log, "--kv-policy", str(typed), "-md", str(model), "-ctkd", "q8_0", "-ctvd", "q8_0", "--spec-draft-n-max", "4", ctx=1024) as server:
+        answer = server.post("/completion", {"prompt": "The capital of France is", "n_predict": 8, "temperature": 0}, timeout=300)
+        assert answer.status_code == 200 and answer.json()["content"]
+    assert re.search("KV window +512:q8_0", log.read_text())
+
+
+def test_bench_refuses_types_of_the_whole_cache(program, tmp_path):
+    model, windows, typed = tmp_path / "model.gguf", tmp_path / "windows.json", tmp_path / "typed.json"
+    tiny_gguf.make_model(model, "llama", seed=1)
+    make = (program("llama-kv-policy"), "make")
+    run(*make, "uniform", "--window", 64, "-c", 1024, "-m", model, "-o", windows)
+    run(*make, "retype", "--policy", windows, "--types", "q8_0", "-o", typed)
+    args = (program("llama-bench"), "-m", model, "-p", 0, "-n", 2, "-d", 300, "-ub", 64, "-t", 1, "-r", 1, "-fa", "on", "-o", "json")
+    for option in ("-ctk", "-ctv"):
+        result = run(*args, "-kvp", f"none,{typed}", option, "f16", timeout=300)
+        assert result.returncode == 1 and "failed to create context" in result.stderr
+        assert result.stderr.splitlines()[-1].endswith(refused(option, typed, "64:q8_0"))  # without -v, too
+    plain, q8_0 = json.loads(run(*args, "-kvp", f"none,{typed}", timeout=300).stdout)
+    assert q8_0["kv_mib"] == pytest.approx(128 * 8 * 136 / 2**20, abs=1e-5) and plain["kv_mib"] == pytest.approx(512 * 8 * 256 / 2**20)
+    # under windows alone they are taken
+    (again,) = json.loads(run(*args, "-kvp", windows, "-ctk", "q8_0", "-ctv", "q8_0", timeout=300).stdout)
+    assert again["kv_mib"] == q8_0["kv_mib"]
+
+
+def test_verify_refuses_types_of_the_whole_cache(program, model, typed, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
+    result = run(program("llama-kv-verify"), "-m", model, "-f", text, "--kv-policy", typed, "-ctv", "f16")
+    assert result.returncode == 1
+    assert result.stderr == f"llama-kv-verify: {refused('-ctv', typed).removeprefix('KV policy ')}\n"
+
+
+@pytest.mark.parametrize("dry", [(), ("--kv-policy-dry-run",)], ids=["load", "dry run"])
+def test_values_in_blocks_need_flash_attention(program, model, typed, dry):
+    result = run_merged(program("llama-server"), "-m", model, "-c", 1024, "-np", 1, "--offline", "--kv-policy", typed, "-fa", "off", *dry)
+    assert result.returncode == 1
+    check_last_line(result, f"KV policy {typed}: $.codebook[0]: found V cache type q8_0 without flash attention, expected f32, f16 or bf16")
+
+
+def test_a_context_shift_that_ggml_cannot_do_is_left_out(program, model, policy):
+    """It has no RoPE for bf16: the tool says so and stops at the end of the context, where it would abort."""
+    file = policy.parent / "bf16.json"
+    subprocess.run([program("llama-kv-policy"), "make", "retype", "--policy", policy, "--types", "bf16", "-o", file], check=True, timeout=60)
+    args = (program("llama-completion"), "-m", model, "-c", 64, "-n", 100, "-t", 1, "--temp", 0, "-p", "Once upon a time", "-no-cnv", "--offline", "--context-shift",
+            "--ignore-eos")
+    shifted = run(*args, "--kv-policy", policy, timeout=300)
+    assert shifted.returncode == 0
+    result = run(*args, "--kv-policy", file, timeout=300)
+    assert result.returncode in (0, 1), result.stderr[-2000:]  # not by a signal
+    assert "KV cache shifting is not supported for this context" in result.stderr
+    assert "KV cache shifting is not supported" not in shifted.stderr

@@ -19,6 +19,7 @@
 void common_kv_policy::apply(llama_context_params & cparams, int32_t n_draft_max) const {
     cparams.kv_policy           = path.empty()  ? nullptr : path.c_str();
     cparams.kv_policy_point     = point.empty() ? nullptr : point.c_str();
+    cparams.kv_policy_types     = types_option.empty() ? nullptr : types_option.c_str();
     cparams.kv_policy_rollback  = std::max(rollback, n_draft_max + 1);
     cparams.kv_policy_strict    = strict;
     cparams.kv_policy_allow_cpu = allow_cpu;
@@ -113,7 +114,7 @@ void common_kv_policy::report(const llama_context * ctx) const {
         const auto * g = hwkv_plan_group(plan, ig);
 
         char name[HWKV_ENTRY_SIZE];
-        LOG_INF("KV window %8s: %3d layers, %4d heads, %7u cells%s, K %9.2f MiB, V %9.2f MiB\n", hwkv_entry_format(&g->entry, name), g->n_layer, g->n_head,
+        LOG_INF("KV window %14s: %3d layers, %4d heads, %7u cells%s, K %9.2f MiB, V %9.2f MiB\n", hwkv_entry_format(&g->entry, name), g->n_layer, g->n_head,
                 g->n_cells, hwkv_plan_n_stream(plan) > 1 ? " a stream" : "", g->k_size/MiB, g->v_size/MiB);
     }
 
@@ -196,8 +197,37 @@ static void flush_log_at_exit() {
     GGML_UNUSED(once);
 }
 
-void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt) {
+void common_kv_policy_watch() {
     flush_log_at_exit();
+    refusal_watch();
+}
+
+// Options of llama.cpp whose use is noticed. What they did before, by their place in this list.
+static const char * const TYPES_OPTIONS[] = { "-ctk", "-ctv" };
+static void (*g_set_type[2])(common_params & params, const std::string & value);
+
+template <int I>
+static void set_type(common_params & params, const std::string & value) {
+    g_set_type[I](params, value);
+    params.kv_policy.types_option = TYPES_OPTIONS[I];
+}
+
+// A policy whose entries have types of their own is not for a cache of others: the default has to be told from a wish.
+static void watch_types(std::vector<common_arg> & options) {
+    static void (* const watchers[2])(common_params &, const std::string &) = { set_type<0>, set_type<1> };
+    for (auto & option : options) {
+        for (int i = 0; i < 2; ++i) {
+            if (std::any_of(option.args.begin(), option.args.end(), [&](const char * arg) { return strcmp(arg, TYPES_OPTIONS[i]) == 0; })) {
+                g_set_type[i] = option.handler_string;
+                option.handler_string = watchers[i];
+            }
+        }
+    }
+}
+
+void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt, std::vector<common_arg> & options) {
+    flush_log_at_exit();
+    watch_types(options);
 
     add_opt(common_arg(
         {"--kv-policy"}, "FILE",

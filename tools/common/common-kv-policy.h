@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 struct common_arg;
 struct common_params;
@@ -20,6 +21,7 @@ struct common_kv_policy {
     bool        strict    = false;
     bool        allow_cpu = false;
     bool        dry_run   = false;
+    std::string types_option; // by which the user chose cache types, "" for none
 
     int32_t checkpoint_mib = -1; // llama-server's context checkpoints, -1: half of what the policy saves
 
@@ -44,4 +46,8 @@ struct common_kv_packed {
     virtual ~common_kv_packed() = default;
 };
 
-void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt);
+// Keeps the reason for which a policy is refused from here on; it becomes the last line of a tool without the common arguments.
+void common_kv_policy_watch();
+
+// options: those that are there, which are to have -ctk and -ctv
+void common_kv_policy_add_args(const std::function<void(common_arg)> & add_opt, std::vector<common_arg> & options);

@@ -104,8 +104,9 @@ def setting(options, gpu, benchmark, **more):
 
 def server_arguments(options, method, n_ctx, gpu):
     """The paper's settings: F16 cache, flash attention, batch 2048, microbatch 512, no fitting, no warm-up, all layers on the GPU if there is one."""
-    return ["-m", options.model, "-c", n_ctx, "-np", 1, "--no-warmup", "--fit", "off", "-ctk", "f16", "-ctv", "f16", "-fa", "on", "-b", 2048,
-            "-ub", 512, *(["-ngl", 999] if gpu else []), *(["-t", options.threads] if options.threads else []),
+    types = [] if method.policy else ["-ctk", "f16", "-ctv", "f16"]  # which is the default; entries of a policy may have others
+    return ["-m", options.model, "-c", n_ctx, "-np", 1, "--no-warmup", "--fit", "off", *types, "-fa", "on", "-b", 2048, "-ub", 512,
+            *(["-ngl", 999] if gpu else []), *(["-t", options.threads] if options.threads else []),
             *policy_arguments(method.policy, method.point), *method.extra, *options.server_args]
 
 
