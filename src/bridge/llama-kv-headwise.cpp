@@ -220,6 +220,14 @@ void llama_kv_headwise::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1,
     for_sharing(seq_id, [&](hwkv_history & h) { hwkv_history_divide(&h, range_begin(p0), range_end(p1), d); });
 }
 
+bool llama_kv_headwise::can_shift() const {
+    // ggml ropes floats. Blocks are roped as floats, by a graph that takes for granted that they are rotated
+    return std::all_of(groups.begin(), groups.end(), [&](const auto & g) {
+        const auto type = hwkv_plan_group(setup.plan.get(), g->ig)->entry.type_k;
+        return type == HWKV_TYPE_F32 || type == HWKV_TYPE_F16 || (type != HWKV_TYPE_BF16 && g->kv->attn_rot_k);
+    });
+}
+
 bool llama_kv_headwise::holds_window(const cells & c, llama_seq_id seq_id, llama_pos p) const {
     int64_t n_missing = hwkv_rule_n_needed(c.rule, p);
 

@@ -75,6 +75,9 @@ public:
     // can a sequence go on at p as if it had been run from the start?
     static bool can_resume(llama_memory_i * mem, llama_seq_id seq_id, llama_pos p);
 
+    // can ggml move the keys of every group to other positions?
+    bool can_shift() const;
+
     void memory_breakdown(std::map<ggml_backend_buffer_type_t, size_t> & mb) const;
 
     // pending shifts and stream copies

@@ -43,12 +43,12 @@ int run_compare(struct llama_model * model, const struct options * opt) {
 }
 
 int run_plan(struct llama_model * model, const struct options * opt) {
-    struct llama_context   * ctx  = make_context(model, opt, NULL);
+    struct llama_context   * ctx  = make_context(model, opt);
     const struct hwkv_plan * plan = llama_kv_policy_plan(ctx);
     printf("{\"predicted\": %llu, \"plain\": %llu, \"cache\": %zu, \"memory\": ", plan ? (unsigned long long) hwkv_plan_size(plan) : 0ull,
            plan ? (unsigned long long) hwkv_plan_size_plain(plan) : 0ull, llama_kv_policy_cache_size(ctx));
     print_memory(ctx);
-    printf("}\n");
+    printf(", \"can_shift\": %s}\n", llama_memory_can_shift(llama_get_memory(ctx)) ? "true" : "false");
     llama_free(ctx);
     return 0;
 }
@@ -58,7 +58,7 @@ int run_hash(struct llama_model * model, const struct options * opt) {
     const int32_t n       = opt->n_prompt + opt->n_decode;
     const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     llama_token * tokens  = random_tokens(model, n, opt->seed);
-    struct llama_context * ctx = make_context(model, opt, NULL);
+    struct llama_context * ctx = make_context(model, opt);
     struct hwkv_sha256 s;
     hwkv_sha256_init(&s);
     for (int32_t at = 0; at < n;) {
@@ -193,6 +193,9 @@ int run_shift(struct llama_model * model, const struct options * opt) {
     bench_init(&b, model, opt);
     if (hwkv_policy_sinks(b.policy) != 0) {
         die("a shift needs a policy without sinks");
+    }
+    if (!llama_memory_can_shift(llama_get_memory(b.ctx))) {
+        die("the memory cannot be shifted");
     }
     const int32_t n      = opt->n_prompt + opt->n_decode;
     const int32_t d      = opt->n_prompt / 2;
