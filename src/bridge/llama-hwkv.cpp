@@ -7,6 +7,7 @@
 #include "hwkv-number.h"
 
 #include <cstdio>
+#include <set>
 #include <string>
 
 static llama_kv_headwise * find(const llama_context * ctx) {
@@ -127,11 +128,12 @@ void llama_kv_policy_cache_text(const llama_context * ctx, char * text, size_t s
     const auto & cparams = ctx->get_cparams();
     const auto * plan    = hw->get_setup().plan.get();
 
+    std::set<std::string> seen;
     std::string types;
     for (int32_t ig = 0; ig < hwkv_plan_n_group(plan); ++ig) {
         const auto & entry = hwkv_plan_group(plan, ig)->entry;
         const std::string pair = std::string("K ") + hwkv_type_name(entry.type_k) + ", V " + hwkv_type_name(entry.type_v) + ", ";
-        if (types.find(pair) == std::string::npos) {
+        if (seen.insert(pair).second && seen.size() <= 6) { // all of them are in the state's id, and what follows must have room
             types += pair;
         }
     }
