@@ -42,7 +42,7 @@ static void go_on_together(struct llama_context * ctx, const llama_token * token
 // Prompts of every length class, decoding, rollbacks and several sequences at once, with prompts of at most n_prompt tokens: the memory of the
 // graphs stays as it was.
 int run_growth(struct llama_model * model, const struct options * opt) {
-    struct llama_context * ctx = make_context(model, opt, NULL);
+    struct llama_context * ctx = make_context(model, opt);
     struct llama_memory_i * mem = llama_get_memory(ctx);
     const int32_t n_ctx   = (int32_t) llama_n_ctx_seq(ctx);
     const int32_t n_ub    = (int32_t) opt->n_ubatch;

@@ -37,7 +37,7 @@ llama_token * random_tokens(const struct llama_model * model, int32_t n, uint32_
     return tokens;
 }
 
-struct llama_context * make_context(struct llama_model * model, const struct options * opt, const struct hwkv_policy * policy) {
+struct llama_context * make_context(struct llama_model * model, const struct options * opt) {
     struct llama_context_params p = llama_context_default_params();
     p.n_ctx              = opt->n_ctx;
     p.n_batch            = opt->n_ctx;
@@ -56,7 +56,7 @@ struct llama_context * make_context(struct llama_model * model, const struct opt
     p.kv_policy_point    = opt->plain ? NULL : opt->point;
     p.kv_policy_rollback = opt->rollback;
     p.kv_policy_allow_cpu = opt->allow_cpu;
-    struct llama_context * ctx = policy ? llama_kv_policy_init_from_model(model, p, policy, 0) : llama_init_from_model(model, p);
+    struct llama_context * ctx = llama_init_from_model(model, p);
     if (!ctx) {
         die("cannot create the context");
     }
@@ -71,13 +71,7 @@ void bench_init(struct bench * bench, struct llama_model * model, const struct o
     bench->n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     int32_t ip = 0;
     bench->policy = load_policy(opt, &ip);
-    if (opt->types) {
-        struct hwkv_policy * typed = typed_policy(bench->policy, ip, opt->types);
-        hwkv_policy_free(bench->policy);
-        bench->policy = typed;
-        ip = 0;
-    }
-    bench->ctx = make_context(model, opt, opt->types ? bench->policy : NULL);
+    bench->ctx = make_context(model, opt);
     for (uint32_t s = 0; s < opt->n_seq_max; s++) {
         reference_init(&bench->ref[s], opt->host, opt, bench->policy, ip);
     }

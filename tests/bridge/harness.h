@@ -1,7 +1,8 @@
 // Shared by the bridge tests: contexts with a policy against a slow reference.
 //
 // The reference is llama.cpp's plain cache of the same types without flash attention (with it for quantized V, which needs
-// it), whose mask an evaluation callback replaces by one for each head. It knows nothing of window groups and only ever
+// it), whose mask an evaluation callback replaces by one for each head. Where entries have types of their own it is a cache of
+// floats, and the callback rounds what is stored. It knows nothing of window groups and only ever
 // appends to an empty cache: what a context with a policy computes, whatever was done to its sequences, must equal that.
 
 #ifndef HARNESS_H
@@ -36,7 +37,6 @@ struct options {
     uint32_t seed;
     int32_t  window_error; // added to the finite windows of the reference: then the comparison must fail
     bool     plain;        // the context has no policy; the reference still has it
-    const char * types;    // of the heads in turn, instead of the cache's: "f16,q4_0"
     int32_t  n_gpu_layers; // -1: all
     bool     cache_on_host;
     bool     allow_cpu;    // to attend where the device cannot
@@ -74,10 +74,7 @@ struct difference {
 
 uint32_t random_below(uint32_t * state, uint32_t n);
 
-// policy: one that is at hand, NULL for the file of the options
-struct llama_context * make_context(struct llama_model * model, const struct options * opt, const struct hwkv_policy * policy);
-// the same as a policy with types of the heads' own
-struct hwkv_policy   * typed_policy(const struct hwkv_policy * policy, int32_t ip, const char * types);
+struct llama_context * make_context(struct llama_model * model, const struct options * opt);
 
 void reference_init(struct reference * ref, struct llama_model * model, const struct options * opt, const struct hwkv_policy * policy, int32_t ip);
 void reference_free(struct reference * ref);

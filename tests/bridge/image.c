@@ -34,7 +34,7 @@ int run_image(struct llama_model * model, const struct options * opt) {
     for (int i = 0; i < 2; i++) {
         struct options with = *opt;
         with.plain = i == 0;
-        struct llama_context * ctx = make_context(model, &with, NULL);
+        struct llama_context * ctx = make_context(model, &with);
         logits[i] = run_image_batch(ctx, tokens, opt, n_vocab);
         llama_free(ctx);
     }

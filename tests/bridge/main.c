@@ -9,8 +9,7 @@
 //   image    a batch whose tokens see each other, with and without the policy (no reference)
 //   growth   memory of the graphs before and after prompts of many lengths (no reference)
 // --fake N adds devices without hardware, --rpc LIST those of servers, --device LIST picks some, -sm and -ot PATTERN (to the host) spread the model.
-// --types LIST gives the heads cache types of their own, in turn, which no policy file can do.
-// --window-error N makes the finite windows of the reference longer, --type-error N gives the types to other heads, --plain on takes the policy from the context only: to see
+// --window-error N makes the finite windows of the reference longer, --type-error N takes the types of other heads, --plain on takes the policy from the context only: to see
 // that a comparison can fail, and what llama.cpp's own cache does with the same operations.
 
 #include "harness.h"
@@ -63,7 +62,6 @@ static void parse(struct options * opt, int argc, char ** argv) {
         else if (strcmp(key, "--window-error") == 0) { opt->window_error = atoi(value); }
         else if (strcmp(key, "--copies") == 0) { opt->copies = strcmp(value, "on") == 0; }
         else if (strcmp(key, "--plain") == 0) { opt->plain    = strcmp(value, "on") == 0; }
-        else if (strcmp(key, "--types") == 0) { opt->types    = value; }
         else if (strcmp(key, "--type-error") == 0) { opt->type_error = atoi(value); }
         else if (strcmp(key, "-ngl")  == 0) { opt->n_gpu_layers = atoi(value); }
         else if (strcmp(key, "-nkvo") == 0) { opt->cache_on_host = strcmp(value, "on") == 0; }

@@ -92,7 +92,7 @@ static bool on_stored(struct reference * ref, struct ggml_tensor * t, bool ask) 
 // the same memory.
 static bool on_node(struct ggml_tensor * t, bool ask, void * user_data) {
     struct reference * ref = user_data;
-    if (t->op == GGML_OP_SET_ROWS && ref->opt->types) {
+    if (t->op == GGML_OP_SET_ROWS && hwkv_policy_has_types(ref->policy)) {
         return on_stored(ref, t, ask);
     }
     if (!ask) {
@@ -125,7 +125,8 @@ void reference_init(struct reference * ref, struct llama_model * model, const st
     // the plain computation, but for quantized V, which llama.cpp has only with flash attention: there batches of another
     // size may take another kernel, which rounds otherwise
     // (types of the heads' own need it too: without it V is transposed, and its rows cannot be rounded)
-    const bool flash_attn = opt->flash_attn && (opt->types || ggml_is_quantized(opt->type_v));
+    const bool types      = hwkv_policy_has_types(policy);
+    const bool flash_attn = opt->flash_attn && (types || ggml_is_quantized(opt->type_v));
     ref->n_batch = flash_attn ? (int32_t) opt->n_ubatch : 512;
 
     struct llama_context_params p = llama_context_default_params();
@@ -136,8 +137,8 @@ void reference_init(struct reference * ref, struct llama_model * model, const st
     p.n_seq_max         = 2;
     p.n_threads         = opt->n_threads;
     p.n_threads_batch   = opt->n_threads;
-    p.type_k            = opt->type_k;
-    p.type_v            = opt->type_v;
+    p.type_k            = types ? GGML_TYPE_F32 : opt->type_k;
+    p.type_v            = types ? GGML_TYPE_F32 : opt->type_v;
     p.flash_attn_type   = flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.kv_unified        = true;
     p.swa_full          = true;

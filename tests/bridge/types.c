@@ -1,73 +1,51 @@
-// Cache types of single heads: a policy made of another by hand, and what the reference does about them.
+// Cache types of single heads: what the reference does about them.
 
 #include "harness.h"
 
 #include "ggml.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-static int32_t parse_types(const char * list, enum hwkv_type * types, int32_t n_max) {
-    int32_t n = 0;
-    char * copy = strdup(list);
-    for (char * name = strtok(copy, ","); name; name = strtok(NULL, ",")) {
-        const int type = hwkv_type_from_name(name);
-        if (type < 0 || n == n_max) {
-            die("unknown or too many types of heads");
-        }
-        types[n++] = (enum hwkv_type) type;
+// The width that decides whether llama.cpp rotates heads: that of the first layer, which has a sliding window where there are two widths.
+static int64_t first_head_dim(const struct llama_model * model, const char * arch, int64_t dim, bool is_k) {
+    char key[96];
+    char value[32];
+    snprintf(key, sizeof(key), "%s.attention.%s_length_swa", arch, is_k ? "key" : "value");
+    return llama_model_meta_val_str(model, key, value, sizeof(value)) > 0 ? atoi(value) : dim;
+}
+
+// As llama.cpp rotates heads that it keeps in blocks: by a Hadamard matrix that is its own inverse, 64 wide for V, as wide as divides the head for K.
+static int64_t rotation_of(const struct reference * ref, enum ggml_type type, int64_t dim, bool is_k) {
+    const char * off  = getenv("LLAMA_ATTN_ROT_DISABLE");
+    const char * arch = hwkv_policy_geometry(ref->policy)->architecture;
+    if (!ggml_is_quantized(type) || first_head_dim(llama_get_model(ref->ctx), arch, dim, is_k) % 64 != 0 || (off && atoi(off))) {
+        return 0;
     }
-    free(copy);
+    int64_t n = 64;
+    while (is_k && dim % (2 * n) == 0) {
+        n *= 2;
+    }
     return n;
 }
 
-static int32_t index_of(const struct hwkv_entry * codebook, int32_t window, enum hwkv_type type) {
-    int32_t ic = 0;
-    while (codebook[ic].window != window || codebook[ic].type_k != type) {
-        ic++;
+static void rotate(float * row, int64_t dim, int64_t n) {
+    for (float * x = row; n > 0 && x < row + dim; x += n) {
+        for (int64_t s = 1; s < n; s *= 2) {
+            for (int64_t i = 0; i < n; i++) {
+                if ((i & s) == 0) {
+                    const float a = x[i];
+                    const float b = x[i + s];
+                    x[i]     = a + b;
+                    x[i + s] = a - b;
+                }
+            }
+        }
+        for (int64_t i = 0; i < n; i++) {
+            x[i] /= sqrtf((float) n);
+        }
     }
-    return ic;
-}
-
-// Every entry once with each type, for K and V alike, the first type being the reference's; the heads take the types in turn.
-struct hwkv_policy * typed_policy(const struct hwkv_policy * policy, int32_t ip, const char * list) {
-    enum hwkv_type types[4];
-    const int32_t n_type = parse_types(list, types, 4);
-
-    int32_t n_code = 0;
-    const struct hwkv_entry * codebook = hwkv_policy_codebook(policy, &n_code);
-    struct hwkv_entry entries[HWKV_CODE_MAX];
-    for (int32_t i = 0; i < n_code * n_type; i++) {
-        entries[i] = (struct hwkv_entry) { codebook[i / n_type].window, types[i % n_type], types[i % n_type] };
-    }
-
-    struct hwkv_policy_params params = hwkv_policy_params_default();
-    params.geometry   = hwkv_policy_geometry(policy);
-    params.context    = hwkv_policy_context(policy);
-    params.sinks      = hwkv_policy_sinks(policy);
-    params.codebook   = entries;
-    params.n_codebook = n_code * n_type;
-    params.type_k     = types[0];
-    params.type_v     = types[0];
-
-    const struct hwkv_cache cache = { params.context, types[0], types[0] };
-    struct hwkv_policy * res = NULL;
-    struct hwkv_error    err = { 0 };
-    int status = hwkv_codebook_sort(entries, n_code * n_type, params.geometry, &cache, &err);
-
-    const int32_t n_unit = hwkv_policy_n_unit(policy);
-    const struct hwkv_point * point = hwkv_policy_point(policy, ip);
-    int32_t * chosen = calloc((size_t) n_unit, sizeof(*chosen));
-    for (int32_t u = 0; u < n_unit && status == 0; u++) {
-        chosen[u] = index_of(entries, codebook[point->entries[u]].window, types[u % n_type]);
-    }
-    const struct hwkv_point_params pp = { .name = "by hand", .method = "by hand", .entries = chosen };
-    if (status != 0 || hwkv_policy_init(&res, &params, &err) != 0 || hwkv_policy_add_point(res, &pp, &err) != 0) {
-        char buf[512];
-        die(hwkv_error_format(&err, buf, sizeof(buf)));
-    }
-    free(chosen);
-    return res;
 }
 
 void round_heads(const struct reference * ref, int32_t jl, struct ggml_tensor * cache, bool is_k) {
@@ -83,11 +61,14 @@ void round_heads(const struct reference * ref, int32_t jl, struct ggml_tensor * 
         if (type == GGML_TYPE_F32) {
             continue;
         }
+        const int64_t n_rot = rotation_of(ref, type, dim, is_k);
         // all rows there are: a shift has changed those before, and rounding twice changes nothing
         for (int32_t i = 0; i < ref->first + ref->n_now; i++) {
             float * row = (float *) (void *) ((char *) cache->data + (size_t) i * cache->nb[1]) + ih * dim;
+            rotate(row, dim, n_rot);
             ggml_get_type_traits(type)->from_float_ref(row, packed, dim);
             ggml_get_type_traits(type)->to_float(packed, row, dim);
+            rotate(row, dim, n_rot);
         }
     }
     free(packed);

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import tiny_gguf
-from mixed_policy import full_policy, mixed_policy
+from mixed_policy import full_policy, mixed_policy, typed_policy
 
 WINDOWS = (16, 48, 130)
 CONTEXT = 512
@@ -51,6 +51,11 @@ class Bench:
         out = self.folder / f"{model.stem}-{seed}-{sinks}-{'_'.join(map(str, windows))}.json"
         return mixed_policy(self.base(model, context=context), out, windows, seed, sinks)
 
+    def typed(self, model, seed, codebook, sinks=4, context=CONTEXT):
+        """Entries with types, dealt to the heads."""
+        name = "-".join(entry.replace(":", "_").replace("/", "+") for entry in codebook)
+        return typed_policy(self.base(model, context=context), self.folder / f"{model.stem}-{seed}-{sinks}-{name}.json", codebook, seed, sinks)
+
     def run(self, command, model, *args, code=0, timeout=600):
         """The JSON line of bridge-test, or its errors where it must fail."""
         result = self.call(self.bridge_test, command, "-m", model, *args, timeout=timeout)
@@ -63,6 +68,11 @@ class Bench:
     @staticmethod
     def call(*args, timeout=60):
         return subprocess.run([str(arg) for arg in args], capture_output=True, text=True, timeout=timeout)
+
+
+def every_type(windows, types):
+    """Entries: each window in each type."""
+    return [f"{window}:{one}" for window in windows for one in types]
 
 
 def check_f32(found):

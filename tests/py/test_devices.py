@@ -8,7 +8,7 @@ import os
 import subprocess
 
 import pytest
-from bridge_bench import MEMORIES, WINDOWS, Bench, cache, check_f32, check_rounded
+from bridge_bench import MEMORIES, WINDOWS, Bench, cache, check_f32, check_rounded, every_type
 from server_process import ServerProcess
 
 pytestmark = pytest.mark.bridge
@@ -141,11 +141,10 @@ def test_flash_attention_is_left_out_where_that_serves(bench, arch):
     check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache("q8_0", "f16", "auto"), *LENGTH, "--fake", 1), 2e-5)
 
 
-def test_values_in_blocks_need_flash_attention(bench, monkeypatch):
+def test_values_in_blocks_need_flash_attention(bench):
     # some heads have them: left to llama.cpp flash attention would be turned off, and without it they cannot be transposed
-    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")  # the reference rounds rows as they are
     model = bench.model("llama")
-    args = ("-p", bench.mixed(model, 5), *cache("f32", flash_attn="auto"), *LENGTH, "--fake", 1, "--types", "f16,iq4_nl")
+    args = ("-p", bench.typed(model, 5, every_type(WINDOWS, ("f16", "iq4_nl"))), "-fa", "auto", *LENGTH, "--fake", 1)
     error = bench.run("run", model, *args, code=1)
     assert "found K iq4_nl and V iq4_nl" in error and "which cannot attend to them" in error
     check_rounded(bench.run("run", model, *args, "--allow-cpu", "on"), 2.5e-4)

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 import seqcalib_tool
-from bridge_bench import WINDOWS, Bench, cache, check_rounded
+from bridge_bench import WINDOWS, Bench, cache, check_rounded, every_type
 
 pytestmark = pytest.mark.gpu
 
@@ -90,11 +90,12 @@ def test_partly_on_the_device(bench, arch, where):
     check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache("f16"), *LENGTH, *where), 2e-5)
 
 
-@pytest.mark.parametrize("arch, types", [("llama", "f16,q8_0,q4_0"), ("qwen35", "q8_0,f16")])
+@pytest.mark.parametrize("arch, types", [("llama", ("f16", "q8_0", "q4_0")), ("qwen35", ("q8_0", "f16"))])
 def test_types_of_the_heads(bench, arch, types):
     model = bench.model(arch)
     # the cache of the reference keeps floats and rounds each head as its type does
-    check_rounded(bench.run("run", model, "-p", bench.mixed(model, 5), *cache("f32"), *LENGTH, "--types", types), 1e-3 if "q4_0" in types else 5e-5)
+    policy = bench.typed(model, 5, every_type(("48", "full"), types))
+    check_rounded(bench.run("run", model, "-p", policy, "-fa", "on", *LENGTH), 1e-3 if "q4_0" in types else 5e-5)
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen35"])

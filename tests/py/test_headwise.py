@@ -124,55 +124,6 @@ def test_cache_types(bench, arch, cache_type):
 
 
 #
-# types of the heads' own: several groups with one window, two with full history among them, share cells
-#
-
-TYPED = ("-fa", "on", "-c", 512, "-ub", 64, "-n", 330, "-d", 60)
-
-
-@pytest.mark.parametrize("arch", (*MEMORIES, "gemma4"))
-@pytest.mark.parametrize("types", ["f32,q4_0", "bf16,q8_0"])
-def test_two_full_groups_of_different_types(bench, arch, types, monkeypatch):
-    # the reference rounds each head as its type does, but not in rotated space, and not the query, which ggml rounds to 8 bits beside
-    # such keys. The type of the next head is told apart all the same.
-    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
-    model = bench.model(arch)
-    args = ("-p", bench.mixed(model, 1, windows=(48,)), *TYPED, "--types", types)
-    found = bench.run("run", model, *args)
-    wrong = bench.run("run", model, *args, "--type-error", 1)
-    assert (found["groups"], found["full_groups"]) == (4, 2)
-    assert found["max_kl"] < (2.5e-4 if "q4_0" in types else 5e-6)
-    assert wrong["max_kl"] > 3 * found["max_kl"]
-
-
-@pytest.mark.parametrize("arch", MEMORIES)
-def test_each_group_rotates_its_own(bench, arch):
-    # q8_0 is kept in rotated space, f32 is not: in one layer, of one query
-    model = bench.model(arch)
-    assert bench.run("run", model, "-p", bench.mixed(model, 1, windows=(48,)), *TYPED, "--types", "f32,q8_0")["max_kl"] < 3e-5
-
-
-@pytest.mark.parametrize("arch", MEMORIES)
-@pytest.mark.parametrize("slots", [1, 3])
-def test_operations_with_types_of_the_heads_own(bench, arch, slots):
-    # states, copies between streams and shifts reach every store, also where several share cells
-    model = bench.model(arch)
-    found = bench.run("ops", model, "-p", bench.mixed(model, 1, windows=(48,)), "-fa", "on", "-c", 384 * slots, "-np", slots, "-kvu", "off", "-ub", 32, "--rollback", 16,
-                      "--ops", 25, "--runs", 6, "--types", "f32,q8_0")
-    assert found["resumed"] > 5
-    assert found["max_kl"] < 5e-5
-
-
-@pytest.mark.parametrize("divide", [(), ("--div", 2)])
-@pytest.mark.parametrize("types", ["f16,f32", "f32,q8_0"])
-def test_a_shift_reaches_every_store(bench, types, divide):
-    model = bench.model("llama")
-    found = bench.run("shift", model, "-p", bench.mixed(model, 1, 0, (40,)), "-fa", "on", "-c", 512, "-ub", 32, "-n", 300, "-d", 120, "--rollback", 0,
-                      "--types", types, *divide)
-    assert found["max_kl"] < (1e-8 if "q8_0" not in types else 1e-4)
-
-
-#
 # operations on sequences
 #
 

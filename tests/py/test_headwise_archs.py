@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import tiny_gguf
-from bridge_bench import CONTEXT, WINDOWS, Bench, check_f32, check_rounded
+from bridge_bench import CONTEXT, WINDOWS, Bench, check_f32, check_rounded, every_type
 
 pytestmark = pytest.mark.bridge
 
@@ -96,6 +96,22 @@ def test_f16_cache_with_flash_attention(bench, name, sinks):
     found = run_mixed(bench, bench.model(arch, **all_experts(arch, options)), 23 + sinks, sinks, *F16)
     check_rounded(found)
     assert found["same_top"] == found["n"]
+
+
+# K and V alike of f16, q8_0 and q4_0, and q4_0 values beside q8_0 keys
+TYPED = (*every_type((48, "full"), ("f16", "q8_0", "q4_0")), "48:q8_0/q4_0", "full:q8_0/q4_0")
+
+
+@pytest.mark.parametrize("name, sinks", [*((name, 0) for name in ARCHS), *((name, 4) for name in CASES)])
+def test_types_of_the_heads_own(bench, name, sinks):
+    """From a policy file. What 4 bits round is rounded by the reference too, but not the query."""
+    arch, options = CASES[name]
+    model = bench.model(arch, **all_experts(arch, options))
+    policy = bench.typed(model, 31 + sinks, TYPED, sinks)
+    found = bench.run("run", model, "-p", policy, "-fa", "on", *LENGTH)
+    used = {entry for row in json.loads(policy.read_text())["operating_points"][0]["entries"] for entry in row}
+    assert found["groups"] == len(used) >= 2
+    check_rounded(found, 2.5e-4)
 
 
 @pytest.mark.parametrize("name", ARCHS)
