@@ -21,6 +21,12 @@ static json window_json(int32_t window) {
     return window == HWKV_FULL ? json("full") : json(window);
 }
 
+// as the policy file spells it: a window alone, or "256:q8_0"
+static json entry_json(const hwkv_entry & entry) {
+    char name[HWKV_ENTRY_SIZE];
+    return hwkv_entry_has_types(&entry) ? json(hwkv_entry_format(&entry, name)) : window_json(entry.window);
+}
+
 static json number_json(double x) {
     return std::isnan(x) ? json(nullptr) : json(x);
 }
@@ -93,7 +99,7 @@ json server_kv_policy::props() const {
 
     json codebook = json::array();
     for (int32_t i = 0; i < n_codebook; ++i) {
-        codebook.push_back(window_json(entries[i].window));
+        codebook.push_back(entry_json(entries[i]));
     }
 
     json layers = json::array();
@@ -114,6 +120,7 @@ json server_kv_policy::props() const {
         { "retention",   point->retention },
         { "min_score",   number_json(point->min_score) },
         { "codebook",    codebook },
+        { "cache_types", { { "k", hwkv_type_name(hwkv_policy_type_k(policy)) }, { "v", hwkv_type_name(hwkv_policy_type_v(policy)) } } },
         { "n_stream",    hwkv_plan_n_stream(plan) },
         { "groups",      tree_json(tool_groups_json(plan)) },
         { "layers",      layers },
@@ -160,6 +167,8 @@ json server_kv_policy::slot_json(int id_slot, const server_prompt & prompt, bool
         const auto * g = hwkv_plan_group(plan, ig);
         groups.push_back({
             { "window",       window_json(g->entry.window) },
+            { "type_k",       hwkv_type_name(g->entry.type_k) },
+            { "type_v",       hwkv_type_name(g->entry.type_v) },
             { "n_cells",      g->n_cells },
             { "n_cells_used", slot.cells_used[ig] },
         });

@@ -257,8 +257,9 @@ def perform(server, step):
 class Cold:
     """A server of the same flags that processes every prompt from the start, in a slot that was erased before."""
 
-    def __init__(self, server):
+    def __init__(self, server, rounding=ROUNDING):
         self.server = server
+        self.rounding = rounding
         self.known = {}
         self.swaps = 0  # answers that rounding has turned to another text
 
@@ -273,11 +274,11 @@ class Cold:
         return self.known[key]
 
 
-def difference(found, cold, is_cut=False):
+def difference(found, cold, is_cut=False, rounding=ROUNDING):
     """None if an answer is as it would be cold, else what is not. Of an answer that is cut the beginning is enough."""
     for i, (token, right_token, logprobs, right) in enumerate(zip(found.tokens, cold.tokens, found.logprobs, cold.logprobs, strict=False)):
         off = max(abs(a - b) for a, b in zip(logprobs, right, strict=True))
-        if off > ROUNDING:
+        if off > rounding:
             return f"token {i} is {token} with logprobs {logprobs}, {off:.4f} from {right} of {right_token}"
         if token != right_token:
             return None  # as likely as the other one: rounding has swapped them, and what comes after them is another text
@@ -316,7 +317,7 @@ def check(server, step, cold):
     if not found:
         return None
     right = cold.answer(step["body"])
-    what = difference(found, right, "read" in step)
+    what = difference(found, right, "read" in step, cold.rounding)
     if not what:
         cold.swaps += found.tokens != right.tokens[:len(found.tokens)]
         return None

@@ -2,18 +2,29 @@
 
 import subprocess
 
-from mixed_policy import mixed_policy
+from mixed_policy import mixed_policy, typed_policy
 from server_process import need_program
 
 # F32 weights and cache: there the order of additions cannot change which token is best
 EXACT = ("-ctk", "f32", "-ctv", "f32", "-fa", "off")
+# where entries have types of their own, values in blocks among them
+TYPED = ("-fa", "on")
+
+
+def make_base(folder, model, window, context):
+    base = folder / "base.json"
+    subprocess.run([need_program("llama-kv-policy"), "make", "uniform", "--window", str(window), "-c", str(context), "-m", model, "-o", base],
+                   check=True, timeout=60)
+    return base
 
 
 def make_policy(folder, model, windows, context, sinks=4, seed=1):
-    base = folder / "base.json"
-    subprocess.run([need_program("llama-kv-policy"), "make", "uniform", "--window", str(windows[0]), "-c", str(context), "-m", model, "-o", base],
-                   check=True, timeout=60)
-    return mixed_policy(base, folder / f"mixed-{seed}-{windows[-1]}.json", windows, seed, sinks)
+    return mixed_policy(make_base(folder, model, windows[0], context), folder / f"mixed-{seed}-{windows[-1]}.json", windows, seed, sinks)
+
+
+def make_typed(folder, model, codebook, context, sinks=4, seed=1):
+    """Entries with types, such as "48:q8_0/q4_0"."""
+    return typed_policy(make_base(folder, model, 64, context), folder / f"typed-{seed}-{len(codebook)}.json", codebook, seed, sinks)
 
 
 def words(seed, n, first=4, count=250):

@@ -10,6 +10,7 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from kv_policy_server import make_typed
 from page_browser import PHONE, Page, make_driver
 from server_process import ROOT, TIMEOUT, ServerProcess
 from tiny_model import SHIPPED_POLICY
@@ -54,6 +55,19 @@ KEY = "correct-horse"
 def guarded(model, tmp_path_factory):
     """Without a policy, with a key and a small context."""
     with ServerProcess(model, tmp_path_factory.mktemp("guarded") / "log", "--api-key", KEY, ctx=512) as process:
+        yield process
+
+
+ENTRIES = ("256:q4_0", "256:q8_0", "1024:q8_0", "1024:f16", "4096:q8_0/q4_0", "full:q8_0")  # and full:f16, which no head has
+
+
+@pytest.fixture(scope="module")
+def typed(model, tmp_path_factory):
+    """Heads with cache types of their own."""
+    folder = tmp_path_factory.mktemp("typed")
+    policy = make_typed(folder, model, ENTRIES, 8192)
+    with ServerProcess(model, folder / "log", "--kv-policy", str(policy), ctx=8192) as process:
+        process.policy = json.loads(policy.read_text())
         yield process
 
 
@@ -224,6 +238,29 @@ def test_map_has_a_cell_for_each_head_in_the_colour_of_its_window(ready, policy)
     assert all(color == legend[window] for _, _, window, color in shown)
     brightness = [luminance(color) for color in legend.values()]  # ordered, so that eyes that see no hue can tell
     assert brightness == sorted(brightness) and min(b - a for a, b in zip(brightness, brightness[1:])) > 15
+
+
+def test_heads_with_types_have_the_colour_of_the_window_and_a_mark(page, typed):
+    page.open(typed.url)
+    page.wait(lambda: page.all("#map .cell"), "the map")
+    shown = page.script("""return [...document.querySelectorAll('#map .cell')].map(cell => [cell.dataset.window, cell.dataset.types, cell.textContent,
+        getComputedStyle(cell).backgroundColor, cell.ariaLabel])""")
+    spelled = [entry for column in zip(*policies.matrix(typed.policy["operating_points"][0])) for entry in column]  # head by head
+    assert [f"{window}:{types}" for window, types, *_ in shown] == spelled
+    marks = {"q4_0": ".", "q8_0": ":", "f16": "", "q8_0/q4_0": "*"}
+    assert all(text == marks[types] for _, types, text, *_ in shown)
+    colors = {(window, color) for window, _, _, color, _ in shown}
+    assert len(colors) == len(dict(colors)) == 4  # one for each window, whatever the types
+    assert all(f"window {'full' if window == 'full' else f'{int(window):,}'} {types}" in label for window, types, _, _, label in shown)
+
+    names = {entry: f"{entry.split(':')[0] if entry[0] == 'f' else format(int(entry.split(':')[0]), ',')} {entry.split(':')[1]}" for entry in (*ENTRIES, "full:f16")}
+    assert sorted(item.text.split("\n")[-1] for item in page.all("#legend li")) == sorted(names.values())
+    assert "window " in page.text("#detail") and any(f"window {names[spelled[0]]}" in line for line in page.text("#detail").split("\n"))
+    assert sorted(meter.get_attribute("aria-label") for meter in page.all("#fill [role=meter]")) == sorted(f"Cells in use, window {names[entry]}" for entry in ENTRIES)
+    assert max(name.size["height"] for name in page.all("#fill .name")) < 25  # one line each
+    parts = [piece.get_attribute("title").split(":")[0] for piece in page.all("#memory-bars .piece:not(.whole)")]
+    assert sorted(parts) == sorted(f"window {names[entry]}" for entry in ENTRIES)
+    page.screenshot("typed")
 
 
 def check_detail(page, policy, layers, il, ih):

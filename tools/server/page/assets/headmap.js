@@ -1,8 +1,8 @@
-// The map: a column for each full-attention layer, a row for each KV head, coloured by codebook entry. Pointing at a cell, or
+// The map: a column for each full-attention layer, a row for each KV head, coloured by window and marked by types. Pointing at a cell, or
 // going there with the arrow keys, shows the head's scores and bytes below.
 
 import { byId, el } from "./dom.js";
-import { mib, shortWindow, windowName } from "./format.js";
+import { mib } from "./format.js";
 import { css, textOn } from "./palette.js";
 
 const NAMED = { columns: 14, rows: 16 }; // up to so many a cell has room for its window
@@ -26,11 +26,13 @@ export class HeadMap {
 
     drawLegend() {
         const all = this.layers.flatMap(layer => layer.entries);
-        byId("legend").replaceChildren(...this.codebook.windows.map((window, entry) => {
-            const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
+        byId("legend").replaceChildren(...this.codebook.sort(this.codebook.all.map(entry => ({ entry }))).map(({ entry }) => {
+            const name = this.codebook.name(entry), swatch = el("span", { class: "swatch", "aria-hidden": "true" }, this.codebook.mark(entry));
             swatch.style.backgroundColor = this.codebook.color(entry);
+            swatch.style.color = textOn(this.codebook.rgb(entry));
             const n = all.filter(other => other === entry).length;
-            return el("li", { "data-window": window, title: `window ${windowName(window)}: ${n} of ${all.length} heads` }, swatch, windowName(window));
+            return el("li", { "data-window": this.codebook.window(entry), "data-types": this.codebook.types(entry), title: `window ${name}: ${n} of ${all.length} heads` },
+                swatch, name);
         }));
     }
 
@@ -58,11 +60,11 @@ export class HeadMap {
         if (entry === undefined) { // layers may differ in their number of heads
             return el("span", { role: "gridcell", class: "hole" });
         }
-        const window = this.codebook.window(entry), rgb = this.codebook.rgb(entry);
+        const rgb = this.codebook.rgb(entry);
         const node = el("span", {
-            role: "gridcell", class: "cell", tabindex: this.cells.size ? -1 : 0, "data-layer": layer.layer, "data-head": head, "data-window": window,
-            "aria-label": this.describe(layer, head),
-        }, this.layers.length <= NAMED.columns && this.n_rows <= NAMED.rows ? shortWindow(window) : "");
+            role: "gridcell", class: "cell", tabindex: this.cells.size ? -1 : 0, "data-layer": layer.layer, "data-head": head, "data-window": this.codebook.window(entry),
+            "data-types": this.codebook.types(entry), "aria-label": this.describe(layer, head),
+        }, this.layers.length <= NAMED.columns && this.n_rows <= NAMED.rows ? this.codebook.short(entry) : this.codebook.mark(entry));
         node.style.backgroundColor = css(rgb);
         node.style.color = textOn(rgb);
         this.cells.set(`${at},${head}`, node);
@@ -73,13 +75,13 @@ export class HeadMap {
 
     scores(layer, head) {
         const scores = layer.scores?.[head];
-        return Array.isArray(scores) ? this.codebook.windows.map((window, entry) => ({ window, entry, score: scores[entry] ?? null })) : null;
+        return Array.isArray(scores) ? this.codebook.all.map(entry => ({ entry, score: scores[entry] ?? null })) : null;
     }
 
     describe(layer, head) {
         const scores = this.scores(layer, head);
-        return [`Layer ${layer.layer}, KV head ${head}: window ${windowName(this.codebook.window(layer.entries[head]))}`, mib(layer.bytes[head]),
-            scores && `scores ${scores.map(({ window, score }) => `${windowName(window)}: ${score === null ? "unknown" : score.toFixed(4)}`).join(", ")}`]
+        return [`Layer ${layer.layer}, KV head ${head}: window ${this.codebook.name(layer.entries[head])}`, mib(layer.bytes[head]),
+            scores && `scores ${scores.map(({ entry, score }) => `${this.codebook.name(entry)}: ${score === null ? "unknown" : score.toFixed(4)}`).join(", ")}`]
             .filter(Boolean).join("; ");
     }
 
@@ -118,7 +120,7 @@ export class HeadMap {
         const entry = layer.entries[head], scores = this.scores(layer, head);
         this.detail.replaceChildren(
             el("p", { class: "detail-head" }, el("strong", {}, `Layer ${layer.layer}, KV head ${head}`),
-                el("span", {}, `window ${windowName(this.codebook.window(entry))}`), el("span", {}, mib(layer.bytes[head]))),
+                el("span", {}, `window ${this.codebook.name(entry)}`), el("span", {}, mib(layer.bytes[head]))),
             scores ? this.scoreChart(scores, entry) : el("p", { class: "facts" }, "This policy has no scores."));
     }
 
@@ -128,19 +130,19 @@ export class HeadMap {
         const nines = score => -Math.log10(Math.max(1 - score, 1e-6));
         const top = 0.4 + Math.max(1, ...scores.map(entry => entry.score).concat(tau).filter(score => score !== null && score < 1).map(nines));
         const height = score => Math.max(0, Math.min(1, nines(score) / top));
-        const chart = el("div", { class: "scores" }, scores.map(({ window, entry, score }) => {
+        const chart = el("div", { class: "scores" }, scores.map(({ entry, score }) => {
             const bar = el("span", { class: "score-bar" });
             bar.style.height = `${100 * height(score ?? 0)}%`;
             bar.style.backgroundColor = this.codebook.color(entry);
             return el("div", { class: entry === chosen ? "score chosen" : "score" }, el("span", { class: "plot" }, bar),
-                el("span", { class: "number" }, score === null ? "-" : score.toFixed(4)), el("span", { class: "name" }, shortWindow(window)));
+                el("span", { class: "number" }, score === null ? "-" : score.toFixed(4)), el("span", { class: "name", title: this.codebook.name(entry) }, this.codebook.short(entry)));
         }));
         if (tau !== null) {
             const line = el("span", { class: "tau", title: `threshold ${tau}` });
             line.style.setProperty("--share", height(tau));
             chart.append(line);
         }
-        const why = tau === null ? "Score of each candidate window." : `Taken: the smallest window that reaches ${tau} (dashed).`;
+        const why = tau === null ? "Score of each candidate." : `Taken: the ${this.codebook.types(chosen) ? "cheapest" : "smallest window"} that reaches ${tau} (dashed).`;
         return el("div", {}, chart, el("p", { class: "facts" }, why));
     }
 }

@@ -4,7 +4,7 @@
 import { getJson } from "./api.js";
 import { whenVisible } from "./connection.js";
 import { byId, el } from "./dom.js";
-import { count, plural, windowName } from "./format.js";
+import { count, plural } from "./format.js";
 import { Reuse } from "./reuse.js";
 
 const PERIOD = 1000;
@@ -63,18 +63,19 @@ export class Live {
     // the props have the groups in the order of the slots; people see them by window
     drawGroups() {
         this.rows = this.policy.groups.map((group, i) => ({ entry: group.entry, window: group.window, n_cells: group.n_cells * this.policy.n_stream, i }));
+        byId("fill").classList.toggle("typed", this.rows.some(row => this.codebook.types(row.entry)));
         byId("fill").replaceChildren(...this.codebook.sort(this.rows).map(row => this.groupRow(row)));
         byId("fill-note").textContent = "";
         byId("fill-card").hidden = false;
     }
 
     groupRow(row) {
-        row.track = el("span", { class: "track", role: "meter", "aria-label": `Cells in use, window ${windowName(row.window)}`, "aria-valuemin": 0,
-            "aria-valuemax": row.n_cells, "aria-valuenow": 0, "data-window": row.window });
+        row.track = el("span", { class: "track", role: "meter", "aria-label": `Cells in use, window ${this.codebook.name(row.entry, row.window)}`, "aria-valuemin": 0,
+            "aria-valuemax": row.n_cells, "aria-valuenow": 0, "data-window": row.window, "data-types": this.codebook.types(row.entry) });
         row.value = el("span", { class: "value" }, `${count(row.n_cells)} cells`);
         const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
         swatch.style.backgroundColor = this.codebook.color(row.entry);
-        return el("div", { class: "bar" }, el("span", { class: "name" }, swatch, windowName(row.window)), row.track, row.value);
+        return el("div", { class: "bar" }, el("span", { class: "name" }, swatch, this.codebook.name(row.entry, row.window)), row.track, row.value);
     }
 
     show(slots) {

@@ -1,6 +1,7 @@
 // Puts the page together.
 
 import { Chat } from "./chat.js";
+import { Codebook } from "./codebook.js";
 import { Connection } from "./connection.js";
 import { byId, el } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
@@ -8,7 +9,6 @@ import { count } from "./format.js";
 import { HeadMap } from "./headmap.js";
 import { Live } from "./live.js";
 import { showMemory } from "./memory.js";
-import { Codebook } from "./palette.js";
 import { Settings } from "./settings.js";
 import { forget, key } from "./store.js";
 

@@ -1,7 +1,7 @@
 // What the policy's cache takes, against llama.cpp's own.
 
 import { byId, el } from "./dom.js";
-import { count, mib, percent, plural, windowName } from "./format.js";
+import { count, mib, percent, plural } from "./format.js";
 
 const groupBytes = group => group.k_bytes + group.v_bytes;
 
@@ -31,7 +31,7 @@ export function showMemory(policy, codebook) {
         bar("Plain", plain, plain, [{ bytes: plain, class: "piece whole", title: `the plain cache: ${mib(plain)}` }]),
         bar("Policy", bytes, plain, codebook.sort(policy.groups).map(group => ({
             bytes: groupBytes(group), color: codebook.color(group.entry),
-            title: `window ${windowName(group.window)}: ${plural(group.n_head, "head")}, ${mib(groupBytes(group))}`,
+            title: `window ${codebook.name(group.entry, group.window)}: ${plural(group.n_head, "head")}, ${mib(groupBytes(group))}`,
         }))));
     showMore(policy);
     byId("policy-facts").textContent = [policy.point, policy.method, policy.sinks ? `first ${plural(policy.sinks, "token")} kept` : null,

@@ -17,15 +17,3 @@ export function textOn(rgb) {
     const [r, g, b] = rgb.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
 }
-
-// The codebook of a policy: the names and colours of its entries, which everything else names by their index.
-export class Codebook {
-    constructor(policy) {
-        this.windows = policy.codebook;
-    }
-    get length() { return this.windows.length; }
-    window(entry) { return this.windows[entry]; }
-    rgb(entry) { return paletteColor(entry, this.length); }
-    color(entry) { return css(this.rgb(entry)); }
-    sort(items) { return [...items].sort((a, b) => a.entry - b.entry); }
-}
