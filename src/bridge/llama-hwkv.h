@@ -22,6 +22,11 @@ LLAMA_API const struct hwkv_plan   * llama_kv_policy_plan (const struct llama_co
 LLAMA_API const struct hwkv_policy * llama_kv_policy_get  (const struct llama_context * ctx);
 LLAMA_API int32_t                    llama_kv_policy_point(const struct llama_context * ctx); // operating point, -1 without
 
+// Whether heads can be given these types, before there is a policy: the name of a device of some layer that cannot store and attend to
+// them with flash attention; NULL if all can. The CPU can everything whose blocks divide the head dims, which is not asked here.
+LLAMA_API const char * llama_kv_policy_device_without(const struct llama_model * model, const struct hwkv_geometry * geo, enum hwkv_type type_k,
+        enum hwkv_type type_v, uint32_t n_ctx, uint32_t n_ubatch);
+
 // Bytes of all K and V (and recurrent state) a context holds, with or without a policy.
 LLAMA_API size_t llama_kv_policy_cache_size(const struct llama_context * ctx);
 

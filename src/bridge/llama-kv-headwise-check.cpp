@@ -2,6 +2,7 @@
 
 #include "llama-kv-headwise-check.h"
 
+#include "llama-hwkv.h"
 #include "llama-kv-headwise-device.h"
 #include "llama-kv-headwise-setup.h"
 
@@ -25,28 +26,33 @@ bool llama_kv_headwise_on_gpu(const llama_model & model, const hwkv_policy * pol
     return std::any_of(geo->layers, geo->layers + geo->n_full, [&](const hwkv_layer & l) { return gpu_of(model, l.il) != nullptr; });
 }
 
-static llama_kv_headwise_attn attention_of(const llama_kv_headwise_setup & setup, const llama_model & model, const llama_cparams & cparams, int32_t ig, int32_t jl) {
-    const auto * plan  = setup.plan.get();
-    const auto * group = hwkv_plan_group(plan, ig);
-    const auto & layer = hwkv_policy_geometry(setup.policy.get())->layers[jl];
-
-    int32_t n_head_kv = 0;
-    hwkv_plan_heads(plan, ig, jl, &n_head_kv);
-
+// what a layer brings, for some of its heads in cells of these types
+static llama_kv_headwise_attn attention_of(const llama_model & model, const hwkv_layer & layer, int32_t n_head_kv, hwkv_type type_k, hwkv_type type_v) {
     llama_kv_headwise_attn res;
-    res.type_k      = llama_kv_headwise_ggml_type(group->entry.type_k);
-    res.type_v      = llama_kv_headwise_ggml_type(group->entry.type_v);
+    res.type_k      = llama_kv_headwise_ggml_type(type_k);
+    res.type_v      = llama_kv_headwise_ggml_type(type_v);
     res.head_dim_k  = layer.head_dim_k;
     res.head_dim_v  = layer.head_dim_v;
     res.n_head_kv   = n_head_kv;
     res.n_head_q    = n_head_kv*(model.hparams.n_head(layer.il)/layer.n_head_kv);
-    res.n_cells     = group->n_cells;
-    res.n_stream    = hwkv_plan_n_stream(plan);
-    res.n_batch     = std::max<int64_t>(1, cparams.n_ubatch/res.n_stream);
-    res.n_staged    = cparams.n_ubatch > group->n_room ? GGML_PAD(res.n_cells + res.n_batch, setup.n_pad) - res.n_cells : 0;
     res.max_bias    = model.hparams.f_max_alibi_bias;
     res.softcap     = model.hparams.attn_soft_cap ? model.hparams.f_attn_logit_softcapping : 0.0f;
     res.sink_logits = model.layers[layer.il].attn_sinks != nullptr;
+    return res;
+}
+
+static llama_kv_headwise_attn attention_of(const llama_kv_headwise_setup & setup, const llama_model & model, const llama_cparams & cparams, int32_t ig, int32_t jl) {
+    const auto * plan  = setup.plan.get();
+    const auto * group = hwkv_plan_group(plan, ig);
+
+    int32_t n_head_kv = 0;
+    hwkv_plan_heads(plan, ig, jl, &n_head_kv);
+
+    auto res = attention_of(model, hwkv_policy_geometry(setup.policy.get())->layers[jl], n_head_kv, group->entry.type_k, group->entry.type_v);
+    res.n_cells  = group->n_cells;
+    res.n_stream = hwkv_plan_n_stream(plan);
+    res.n_batch  = std::max<int64_t>(1, cparams.n_ubatch/res.n_stream);
+    res.n_staged = cparams.n_ubatch > group->n_room ? GGML_PAD(res.n_cells + res.n_batch, setup.n_pad) - res.n_cells : 0;
     return res;
 }
 
@@ -131,4 +137,35 @@ void llama_kv_headwise_check_devices(const llama_kv_headwise_setup & setup, cons
         throw std::runtime_error(format("%s, which cannot %s, expected %s, -nkvo%s", found.c_str(), stores ? "attend to them" : "store them", expect.c_str(),
                     stores ? ", or --kv-policy-allow-cpu to have the CPU attend" : " or fewer layers on it (-ngl)"));
     });
+}
+
+// with flash attention: all heads and one alone, with the whole context and in the smallest ring, which has no room for a batch
+static bool can_hold(ggml_backend_dev_t dev, llama_kv_headwise_attn attn, uint32_t n_ctx, uint32_t n_ubatch) {
+    const int64_t n_pad = 256;
+
+    attn.n_batch = n_ubatch;
+    for (const bool ring : { false, true }) {
+        attn.n_cells  = ring ? n_pad : GGML_PAD(n_ctx, n_pad);
+        attn.n_staged = ring ? GGML_PAD(n_pad + attn.n_batch, n_pad) - n_pad : 0;
+        for (const int64_t n_head : { attn.n_head_kv, (int64_t) 1 }) {
+            auto part = attn;
+            part.n_head_kv = n_head;
+            part.n_head_q  = n_head*(attn.n_head_q/attn.n_head_kv);
+            if (!llama_kv_headwise_can_store(dev, part) || !llama_kv_headwise_can_attend(dev, part, true)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+const char * llama_kv_policy_device_without(const llama_model * model, const hwkv_geometry * geo, hwkv_type type_k, hwkv_type type_v, uint32_t n_ctx, uint32_t n_ubatch) {
+    for (int32_t jl = 0; jl < geo->n_full; ++jl) {
+        const auto & layer = geo->layers[jl];
+        auto * dev = gpu_of(*model, layer.il);
+        if (dev && !can_hold(dev, attention_of(*model, layer, layer.n_head_kv, type_k, type_v), n_ctx, n_ubatch)) {
+            return ggml_backend_dev_name(dev);
+        }
+    }
+    return nullptr;
 }
