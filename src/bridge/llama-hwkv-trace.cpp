@@ -6,6 +6,11 @@
 
 #include "llama-graph.h"
 #include "llama-impl.h"
+#include "llama-kv-cache.h"
+#include "llama-kv-headwise-setup.h"
+#include "llama-model.h"
+
+#include "ggml-cpp.h"
 
 #include <algorithm>
 #include <cstring>
@@ -353,10 +358,35 @@ void llama_hwkv_tracer_get_sink_logits(const llama_hwkv_tracer * tracer, float *
     ggml_backend_tensor_get(sinks->view_src ? sinks->view_src : sinks, dst, sinks->view_offs, ggml_nbytes(sinks));
 }
 
+// What the attention reads is a copy of a cache in F32, rounded to F16.
+static const ggml_tensor * held(const ggml_tensor * t) {
+    return t->op == GGML_OP_CPY && t->src[0]->type == GGML_TYPE_F32 ? t->src[0] : t;
+}
+
 void llama_hwkv_tracer_get_k(const llama_hwkv_tracer * tracer, int32_t n_pos, float * dst) {
-    tracer->get_rows(tracer->fattn->src[1], n_pos, true, dst);
+    tracer->get_rows(held(tracer->fattn->src[1]), n_pos, true, dst);
 }
 
 void llama_hwkv_tracer_get_v(const llama_hwkv_tracer * tracer, int32_t n_pos, float * dst) {
-    tracer->get_rows(tracer->fattn->src[2], n_pos, true, dst);
+    tracer->get_rows(held(tracer->fattn->src[2]), n_pos, true, dst);
+}
+
+// A cache of one cell is asked, so that the rule stays llama.cpp's.
+int llama_hwkv_rotation(const llama_model * model, const hwkv_geometry * geo, hwkv_type type_k, hwkv_type type_v, int32_t * n_k, int32_t * n_v, hwkv_error * err) {
+    const auto filter = [&](int32_t il) {
+        return std::any_of(geo->layers, geo->layers + geo->n_full, [&](const hwkv_layer & l) { return l.il == il; });
+    };
+    try {
+        const llama_kv_cache kv(*model, model->hparams, llama_kv_headwise_ggml_type(type_k), llama_kv_headwise_ggml_type(type_v),
+                /*v_trans =*/ false, /*offload =*/ false, /*unified =*/ true, 1, 1, 1, 0, LLAMA_SWA_TYPE_NONE, nullptr, filter, nullptr, nullptr);
+
+        ggml_context_ptr ctx { ggml_init({ 2*ggml_tensor_overhead(), nullptr, /*no_alloc =*/ true }) };
+        const auto * k = kv.build_input_k_rot(ctx.get());
+        const auto * v = kv.build_input_v_rot(ctx.get());
+        *n_k = k ? k->ne[0] : 0;
+        *n_v = v ? v->ne[0] : 0;
+    } catch (const std::exception & e) {
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, nullptr, "cannot make a cache of %s and %s: %s", hwkv_type_name(type_k), hwkv_type_name(type_v), e.what());
+    }
+    return HWKV_OK;
 }

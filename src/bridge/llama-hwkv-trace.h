@@ -59,9 +59,14 @@ LLAMA_API void llama_hwkv_tracer_get_q     (const struct llama_hwkv_tracer * tra
 LLAMA_API void llama_hwkv_tracer_get_out   (const struct llama_hwkv_tracer * tracer, float * dst); // [n_tokens][n_head][head_dim_v], after attend
 LLAMA_API void llama_hwkv_tracer_get_sink_logits (const struct llama_hwkv_tracer * tracer, float * dst); // [n_head], with has_sink_logits
 
-// K and V of the positions [0, n_pos) as the cache holds them: [n_head_kv][n_pos][head_dim]
+// K and V of the positions [0, n_pos) as the cache holds them: [n_head_kv][n_pos][head_dim]. What it holds as F32 is F16 to the attention.
 LLAMA_API void llama_hwkv_tracer_get_k(const struct llama_hwkv_tracer * tracer, int32_t n_pos, float * dst);
 LLAMA_API void llama_hwkv_tracer_get_v(const struct llama_hwkv_tracer * tracer, int32_t n_pos, float * dst);
+
+// What a cache of these types does to the rows of the model's full-attention layers before it rounds them: every n elements are multiplied
+// by the Hadamard matrix of that size, which is its own inverse. 0: nothing.
+LLAMA_API int llama_hwkv_rotation(const struct llama_model * model, const struct hwkv_geometry * geo, enum hwkv_type type_k, enum hwkv_type type_v,
+        int32_t * n_k, int32_t * n_v, struct hwkv_error * err);
 
 #ifdef __cplusplus
 }
