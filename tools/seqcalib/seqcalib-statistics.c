@@ -14,7 +14,9 @@ struct stats {
     const struct hwkv_geometry * geo;
     const struct hwkv_entry    * codebook;
     int32_t                      n_codebook;
-    bool                         used[HWKV_CODE_MAX]; // by any point: other entries get no column
+    int32_t                      below;                // the last entry that is cheaper than the reference
+    bool                         used[HWKV_CODE_MAX];  // by any point: other entries get no column
+    int                          width[HWKV_CODE_MAX]; // of the column
 };
 
 //
@@ -88,11 +90,30 @@ static double unit_score(const struct stats * s, const struct hwkv_point * point
     return scores ? scores[(int64_t) unit * s->n_codebook + ic] : (double) NAN;
 }
 
+static const char * entry_word(const struct stats * s) {
+    return hwkv_policy_has_types(s->policy) ? "entry" : "window";
+}
+
+static int column_width(const struct hwkv_entry * entry, int least) {
+    char name[HWKV_ENTRY_SIZE];
+    const int n = (int) strlen(hwkv_entry_format(entry, name));
+    return n > least ? n : least;
+}
+
+// For a column of entries that points have.
+static int width_of_used(const struct stats * s) {
+    int res = 8;
+    for (int32_t ic = 0; ic < s->n_codebook; ic++) {
+        res = s->used[ic] && s->width[ic] > res ? s->width[ic] : res;
+    }
+    return res;
+}
+
 static void put_entry_header(const struct stats * s) {
     char name[HWKV_ENTRY_SIZE];
     for (int32_t ic = 0; ic < s->n_codebook; ic++) {
         if (s->used[ic]) {
-            fprintf(s->out, " %7s", hwkv_entry_format(&s->codebook[ic], name));
+            fprintf(s->out, " %*s", s->width[ic], hwkv_entry_format(&s->codebook[ic], name));
         }
     }
     fputc('\n', s->out);
@@ -109,7 +130,7 @@ static void put_entry_counts(const struct stats * s, const int32_t * entries, in
             snprintf(text, sizeof(text), "%d", counts[ic]);
         }
         if (s->used[ic]) {
-            fprintf(s->out, " %7s", text);
+            fprintf(s->out, " %*s", s->width[ic], text);
         }
     }
     fputc('\n', s->out);
@@ -154,7 +175,7 @@ static void print_points(const struct stats * s) {
         name_width = wn > name_width ? wn : name_width;
         rule_width = wr > rule_width ? wr : rule_width;
     }
-    fprintf(s->out, "\noperating points (* is the default): what is kept, the lowest score, heads per window\n");
+    fprintf(s->out, "\noperating points (* is the default): what is kept, the lowest score, heads per %s\n", entry_word(s));
     fprintf(s->out, "  %-*s  %-*s %7s %7s %7s %9s", name_width, "name", rule_width, "tau/method", "R_C", "R^Q", "Phi", "MiB");
     put_entry_header(s);
     for (int32_t ip = 0; ip < hwkv_policy_n_point(s->policy); ip++) {
@@ -171,14 +192,15 @@ static void print_points(const struct stats * s) {
 static void print_layer(const struct stats * s, const struct hwkv_point * point, int32_t jl) {
     const struct hwkv_layer * layer = &s->geo->layers[jl];
     const int32_t unit  = hwkv_policy_unit(s->policy, jl, 0);
-    const int64_t n_ctx = hwkv_policy_context(s->policy);
+    const struct hwkv_cache cache = { hwkv_policy_context(s->policy), hwkv_policy_type_k(s->policy), hwkv_policy_type_v(s->policy) };
+    const double all = (double) hwkv_cost_head(layer, &s->codebook[hwkv_policy_reference(s->policy)], &cache);
     double kept = 0.0;
     double low  = (double) NAN;
     double sum  = 0.0;
     for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
         const int32_t ic    = point->entries[unit + ih];
         const double  score = unit_score(s, point, unit + ih, ic);
-        kept += (double) hwkv_retained(s->codebook[ic].window, n_ctx) / (double) n_ctx;
+        kept += (double) hwkv_cost_head(layer, &s->codebook[ic], &cache) / all;
         low   = fmin(low, score);
         sum  += score;
     }
@@ -188,13 +210,12 @@ static void print_layer(const struct stats * s, const struct hwkv_point * point,
     put_entry_counts(s, point->entries + unit, layer->n_head_kv);
 }
 
-// Does unit a need more history than b? The later entry of the codebook; then the worse score at the longest finite one.
+// Does unit a need more than b? The later entry of the codebook; then the worse score at the last one that is cheaper than the reference.
 static bool needs_more(const struct stats * s, const struct hwkv_point * point, int32_t a, int32_t b) {
     if (point->entries[a] != point->entries[b]) {
         return point->entries[a] > point->entries[b];
     }
-    const int32_t ic = s->n_codebook > 1 ? s->n_codebook - 2 : 0;
-    return unit_score(s, point, a, ic) < unit_score(s, point, b, ic);
+    return unit_score(s, point, a, s->below) < unit_score(s, point, b, s->below);
 }
 
 static void print_demanding(const struct stats * s, const struct hwkv_point * point) {
@@ -217,18 +238,21 @@ static void print_demanding(const struct stats * s, const struct hwkv_point * po
             }
         }
     }
-    const int32_t last = s->n_codebook > 1 ? s->n_codebook - 2 : 0;
+    const int width = width_of_used(s);
+    const int first = column_width(&s->codebook[0], 8);
+    const int last  = column_width(&s->codebook[s->below], 8);
     char text[3][HWKV_ENTRY_SIZE];
-    fprintf(s->out, "\nmost demanding heads: window, its score, and the scores at the shortest and the longest finite window\n");
-    fprintf(s->out, "  %5s %6s %8s %8s", "layer", "head", "window", "score");
-    fprintf(s->out, " %8s", hwkv_entry_format(&s->codebook[0], text[0]));
-    fprintf(s->out, " %8s\n", hwkv_entry_format(&s->codebook[last], text[0]));
+    fprintf(s->out, "\nmost demanding heads: %s, its score, and the scores at %s\n", entry_word(s),
+            hwkv_policy_has_types(s->policy) ? "the cheapest entry and at the last that is cheaper than the reference" : "the shortest and the longest finite window");
+    fprintf(s->out, "  %5s %6s %*s %8s", "layer", "head", width, entry_word(s), "score");
+    fprintf(s->out, " %*s", first, hwkv_entry_format(&s->codebook[0], text[0]));
+    fprintf(s->out, " %*s\n", last, hwkv_entry_format(&s->codebook[s->below], text[0]));
     for (int32_t i = 0; i < n; i++) {
         const int32_t ic = point->entries[units[i]];
-        fprintf(s->out, "  %5d %6d %8s", s->geo->layers[rows[i]].il, units[i] - hwkv_policy_unit(s->policy, rows[i], 0),
+        fprintf(s->out, "  %5d %6d %*s", s->geo->layers[rows[i]].il, units[i] - hwkv_policy_unit(s->policy, rows[i], 0), width,
                 hwkv_entry_format(&s->codebook[ic], text[0]));
-        fprintf(s->out, " %8s %8s %8s\n", score_name(unit_score(s, point, units[i], ic), text[0]),
-                score_name(unit_score(s, point, units[i], 0), text[1]), score_name(unit_score(s, point, units[i], last), text[2]));
+        fprintf(s->out, " %8s %*s %*s\n", score_name(unit_score(s, point, units[i], ic), text[0]), first,
+                score_name(unit_score(s, point, units[i], 0), text[1]), last, score_name(unit_score(s, point, units[i], s->below), text[2]));
     }
 }
 
@@ -238,7 +262,7 @@ static void print_point(const struct stats * s, const struct hwkv_point * point)
     tool_put_text(s->out, point->name);
     fprintf(s->out, " (");
     tool_put_text(s->out, rule_name(point, rule));
-    fprintf(s->out, ")\n\nlayers: share of positions kept, lowest and mean score at the chosen windows, heads per window\n");
+    fprintf(s->out, ")\n\nlayers: share of the cache kept, lowest and mean score of what is chosen, heads per %s\n", entry_word(s));
     fprintf(s->out, "  %5s %6s %7s %9s %9s", "layer", "heads", "kept", "min", "mean");
     put_entry_header(s);
     for (int32_t jl = 0; jl < s->geo->n_full; jl++) {
@@ -254,6 +278,11 @@ void sc_statistics(FILE * out, const struct hwkv_policy * policy, int32_t ip) {
     struct stats s = { .out = out, .policy = policy, .geo = hwkv_policy_geometry(policy) };
     s.codebook = hwkv_policy_codebook(policy, &s.n_codebook);
 
+    const int32_t reference = hwkv_policy_reference(policy);
+    s.below = reference > 0 ? reference - 1 : 0;
+    for (int32_t ic = 0; ic < s.n_codebook; ic++) {
+        s.width[ic] = column_width(&s.codebook[ic], 7);
+    }
     const int32_t n_point = hwkv_policy_n_point(policy);
     for (int32_t i = 0; i < n_point; i++) {
         for (int32_t unit = 0; unit < hwkv_policy_n_unit(policy); unit++) {
