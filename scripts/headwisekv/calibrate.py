@@ -66,10 +66,10 @@ def run_tool(command, *fine):
 
 
 def tool_options(text, n_ctx):
-    """What all policies have: windows are 1/32 to 1/2 of the context."""
+    """What all policies have: windows are 1/32 to 1/2 of the context, in the types of the cache."""
     windows = ",".join(str(n_ctx // part) for part in (32, 16, 8, 4, 2))
     threads = ["-t", os.environ["THREADS"]] if os.environ.get("THREADS") else []
-    return ["-f", str(text.calibration), "-c", str(n_ctx), "--n-seq", "4", "--windows", windows, *threads]
+    return ["-f", str(text.calibration), "-c", str(n_ctx), "--n-seq", "4", "--windows", windows, "--types", "cache", *threads]
 
 
 def draw_head_map(policy, target):

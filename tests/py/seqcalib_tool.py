@@ -15,7 +15,7 @@ CONTEXT = 256
 WINDOWS = (16, 32, 64, 128)
 TAUS = (0.5, 0.65, 0.8)  # among the scores of random weights, so that every window is chosen by some head
 SHORT = ("-c", CONTEXT, "-ub", 48, "-t", 1)
-CHOICE = ("--windows", ",".join(map(str, WINDOWS)), "--tau", ",".join(map(str, TAUS)))
+CHOICE = ("--windows", ",".join(map(str, WINDOWS)), "--types", "cache", "--tau", ",".join(map(str, TAUS)))
 LETTERS = "bcdefghijklmnopqrstuvwxyz"  # tokens of their own, one each, in the vocabulary of tiny_gguf
 
 

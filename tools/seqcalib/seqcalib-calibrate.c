@@ -28,10 +28,10 @@ int sc_calib_init(struct sc_calib * calib, struct sc_input * in, const double * 
 
     const size_t n = (size_t) n_tau*(size_t) calib->n_unit;
     calib->entries    = calloc(n, sizeof(*calib->entries));
-    calib->scores     = calloc(n*(size_t) in->n_codebook, sizeof(*calib->scores));
+    calib->scores     = calloc(n*(size_t) in->codebook->n, sizeof(*calib->scores));
     calib->known      = calloc((size_t) n_tau*(size_t) geo->n_full, sizeof(*calib->known));
     calib->validation = calloc((size_t) n_tau, sizeof(*calib->validation));
-    calib->sums       = calloc((size_t) n_head_max*(size_t) in->n_codebook, sizeof(*calib->sums));
+    calib->sums       = calloc((size_t) n_head_max*(size_t) in->codebook->n, sizeof(*calib->sums));
 
     if (!calib->unit_start || !calib->entries || !calib->scores || !calib->known || !calib->validation || !calib->sums) {
         sc_calib_free(calib);
@@ -82,24 +82,29 @@ static int see(void * user, int32_t jl, uint64_t mask, int32_t iseq, const struc
                        trace->shape.n_head_kv, layer->n_head, layer->n_head_kv);
     }
     if (iseq == 0) {
-        memset(calib->sums, 0, sizeof(*calib->sums)*(size_t) layer->n_head_kv*(size_t) in->n_codebook);
+        memset(calib->sums, 0, sizeof(*calib->sums)*(size_t) layer->n_head_kv*(size_t) in->codebook->n);
         calib->n_sum = 0;
     }
 
     for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
-        float * out;
-        const int status = sc_replay_head(in, trace, ih, &out, NULL, err);
+        double same;
+        int status = sc_check_head(&same, in, trace, ih, err);
         if (status != HWKV_OK) {
             return status;
         }
-        const double same = sc_check_head(in, trace, ih, out);
-        sc_score_head(in, trace, out, calib->sums + (size_t) ih*(size_t) in->n_codebook);
-        free(out);
         if (!(same >= SC_CHECK_MIN)) {
             return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d, KV head %d: replayed and traced attention agree to %.4f, expected at least %.2f", layer->il, ih,
                            same, SC_CHECK_MIN);
         }
         calib->agreement = same < calib->agreement ? same : calib->agreement;
+
+        struct sc_outputs outputs;
+        status = sc_replay_head(&outputs, in, trace, ih, false, err);
+        if (status != HWKV_OK) {
+            return status;
+        }
+        sc_score_head(&outputs, calib->sums + (size_t) ih*(size_t) in->codebook->n);
+        sc_outputs_free(&outputs);
     }
     calib->n_sum += (int64_t) trace->n_query*(layer->n_head/layer->n_head_kv);
     return HWKV_OK;
@@ -111,16 +116,15 @@ static void print_layer(const struct sc_calib * calib, int32_t jl, int32_t ip) {
     const struct hwkv_geometry * geo = in->geo;
     const struct hwkv_layer    * layer = &geo->layers[jl];
 
-    // shares do not depend on the cache's types
-    const struct hwkv_cache cache = { .n_ctx = in->n_ctx, .type_k = HWKV_TYPE_F16, .type_v = HWKV_TYPE_F16 };
+    const struct hwkv_cache cache = { .n_ctx = in->n_ctx, .type_k = in->codebook->cache.k, .type_v = in->codebook->cache.v };
 
     uint64_t kept = 0;
     uint64_t all  = 0;
     for (int32_t r = 0; r <= jl; r++) {
         const int32_t * entries = calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->unit_start[r];
         for (int32_t ih = 0; ih < geo->layers[r].n_head_kv; ih++) {
-            kept += hwkv_cost_head(&geo->layers[r], &in->codebook[entries[ih]], &cache);
-            all  += hwkv_cost_head(&geo->layers[r], &in->codebook[in->n_codebook - 1], &cache);
+            kept += hwkv_cost_head(&geo->layers[r], &in->codebook->entries[entries[ih]], &cache);
+            all  += hwkv_cost_head(&geo->layers[r], &in->codebook->entries[in->codebook->reference], &cache);
         }
     }
 
@@ -136,10 +140,10 @@ static void print_layer(const struct sc_calib * calib, int32_t jl, int32_t ip) {
         if (n + 8 + HWKV_ENTRY_SIZE > sizeof(list)) {
             snprintf(list + n, sizeof(list) - n, " ...");
         } else {
-            n += (size_t) snprintf(list + n, sizeof(list) - n, " %s", hwkv_entry_format(&in->codebook[ic], name));
+            n += (size_t) snprintf(list + n, sizeof(list) - n, " %s", hwkv_entry_format(&in->codebook->entries[ic], name));
         }
 
-        const double score = calib->scores[unit*(size_t) in->n_codebook + (size_t) ic];
+        const double score = calib->scores[unit*(size_t) in->codebook->n + (size_t) ic];
         lo = score < lo ? score : lo;
         hi = score > hi ? score : hi;
     }
@@ -148,20 +152,20 @@ static void print_layer(const struct sc_calib * calib, int32_t jl, int32_t ip) {
 
 static void choose_heads(const struct sc_input * in, int32_t n_head_kv, const double * scores, double tau, int32_t * entries) {
     for (int32_t ih = 0; ih < n_head_kv; ih++) {
-        entries[ih] = hwkv_select_threshold(scores + (size_t) ih*(size_t) in->n_codebook, in->n_codebook, tau);
+        entries[ih] = hwkv_select_threshold(scores + (size_t) ih*(size_t) in->codebook->n, in->codebook->n, tau);
     }
 }
 
 static void choose_layer(const struct sc_input * in, int32_t n_head_kv, const double * scores, double tau, int32_t * entries) {
     double mean[HWKV_CODE_MAX];
-    for (int32_t ic = 0; ic < in->n_codebook; ic++) {
+    for (int32_t ic = 0; ic < in->codebook->n; ic++) {
         mean[ic] = 0.0;
         for (int32_t ih = 0; ih < n_head_kv; ih++) {
-            mean[ic] += scores[(size_t) ih*(size_t) in->n_codebook + (size_t) ic];
+            mean[ic] += scores[(size_t) ih*(size_t) in->codebook->n + (size_t) ic];
         }
         mean[ic] /= n_head_kv;
     }
-    const int32_t entry = hwkv_select_threshold(mean, in->n_codebook, tau);
+    const int32_t entry = hwkv_select_threshold(mean, in->codebook->n, tau);
     for (int32_t ih = 0; ih < n_head_kv; ih++) {
         entries[ih] = entry;
     }
@@ -177,7 +181,7 @@ static void settle(struct sc_calib * calib, int32_t jl, uint64_t mask, const dou
             continue;
         }
         const size_t unit = (size_t) ip*(size_t) calib->n_unit + (size_t) calib->unit_start[jl];
-        memcpy(calib->scores + unit*(size_t) in->n_codebook, scores, sizeof(*scores)*(size_t) n_head_kv*(size_t) in->n_codebook);
+        memcpy(calib->scores + unit*(size_t) in->codebook->n, scores, sizeof(*scores)*(size_t) n_head_kv*(size_t) in->codebook->n);
         (in->per_layer ? choose_layer : choose_heads)(in, n_head_kv, scores, calib->tau[ip], calib->entries + unit);
         calib->known[(size_t) ip*(size_t) in->geo->n_full + (size_t) jl] = true;
     }
@@ -186,10 +190,10 @@ static void settle(struct sc_calib * calib, int32_t jl, uint64_t mask, const dou
 static int decide(void * user, int32_t jl, uint64_t mask, struct hwkv_error * err) {
     struct sc_calib * calib = user;
     const struct sc_input * in = calib->in;
-    const int32_t n_score = in->geo->layers[jl].n_head_kv*in->n_codebook;
+    const int32_t n_score = in->geo->layers[jl].n_head_kv*in->codebook->n;
 
     for (int32_t i = 0; i < n_score; i++) {
-        calib->sums[i] = (i + 1)%in->n_codebook == 0 ? 1.0 : calib->sums[i]/(double) calib->n_sum;
+        calib->sums[i] = i%in->codebook->n == in->codebook->reference ? 1.0 : calib->sums[i]/(double) calib->n_sum;
     }
     const int status = sc_work_layer(calib->work, jl, mask, calib->sums, n_score, err);
     if (status != HWKV_OK) {
@@ -215,7 +219,7 @@ static int decide(void * user, int32_t jl, uint64_t mask, struct hwkv_error * er
 int sc_calib_restore(struct sc_calib * calib, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
     const struct hwkv_geometry * geo = calib->in->geo;
 
-    const bool fits = jl >= 0 && jl < geo->n_full && n_score == geo->layers[jl].n_head_kv*calib->in->n_codebook && mask != 0 &&
+    const bool fits = jl >= 0 && jl < geo->n_full && n_score == geo->layers[jl].n_head_kv*calib->in->codebook->n && mask != 0 &&
         (calib->n_tau == SC_POINT_MAX || mask >> calib->n_tau == 0);
     if (!fits) {
         return hwkv_fail(err, HWKV_ERR_MISMATCH, NULL, "work file: found a layer of another model");

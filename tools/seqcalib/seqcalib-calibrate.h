@@ -1,4 +1,4 @@
-// The judge of a calibration: scores every candidate and takes the cheapest window that clears the floor.
+// The judge of a calibration: scores every candidate and takes the cheapest entry that clears the floor.
 
 #ifndef SC_CALIBRATE_H
 #define SC_CALIBRATE_H
@@ -17,14 +17,14 @@ struct sc_calib {
 
     int32_t   n_unit;
     int32_t * unit_start;   // [n_full] first unit of a layer
-    int32_t * entries;    // [n_tau][n_unit] of the codebook
-    double  * scores;     // [n_tau][n_unit][n_codebook]
-    bool    * known;      // [n_tau][n_full]
-    char   ** validation; // [n_tau] JSON text or NULL
+    int32_t * entries;      // [n_tau][n_unit] of the codebook
+    double  * scores;       // [n_tau][n_unit][codebook->n]
+    bool    * known;        // [n_tau][n_full]
+    char   ** validation;   // [n_tau] JSON text or NULL
 
-    double  * sums;       // of the layer at hand: [n_head_kv][n_codebook]
-    int64_t   n_sum;      // cosines in each sum
-    double    agreement;  // lowest of replay and trace in this run; above 1 if nothing has been traced
+    double  * sums;         // of the layer at hand: [n_head_kv][codebook->n]
+    int64_t   n_sum;        // cosines in each sum
+    double    agreement;    // lowest of replay and trace in this run; above 1 if nothing has been traced
 };
 
 int  sc_calib_init(struct sc_calib * calib, struct sc_input * in, const double * tau, int32_t n_tau, struct hwkv_error * err);

@@ -18,10 +18,10 @@ static int time_pass(const struct sc_input * in, int32_t jl, int32_t n_ctx, doub
         n_unit += in->geo->layers[i].n_head_kv;
     }
     // windows below the shorter context make no difference to the time, so none are set
-    const struct hwkv_entry full = hwkv_entry_of_window(HWKV_FULL);
-    part.codebook   = &full;
-    part.n_codebook = 1;
-    part.sinks      = 0;
+    struct sc_codebook full;
+    sc_codebook_full(&full, in->codebook);
+    part.codebook = &full;
+    part.sinks    = 0;
 
     int32_t * entries = calloc((size_t) n_unit, sizeof(*entries));
     float   * hidden  = calloc((size_t) n_ctx*(size_t) llama_model_n_embd(in->model), sizeof(*hidden));
@@ -126,7 +126,7 @@ static int size_context(const struct sc_input * in, int32_t entry, double * size
 }
 
 static int size_all(const struct sc_input * in, bool has_holdout, struct range * pass, struct range * logits, struct hwkv_error * err) {
-    const int32_t full = in->n_codebook - 1;
+    const int32_t full = in->codebook->reference;
 
     int status = size_pass(in, 0, &pass->least, err);
     if (status == HWKV_OK) {

@@ -11,7 +11,7 @@
 static const char USAGE[] =
     "usage: llama-seqcalib -m MODEL -f TEXT [options]\n"
     "\n"
-    "Finds out, layer by layer, how much history every KV head of a model needs, and writes a policy for --kv-policy.\n"
+    "Finds out, layer by layer, how much history every KV head of a model needs and in which cache type, and writes a policy for --kv-policy.\n"
     "\n"
     "  llama-seqcalib -m model.gguf -f text.txt -c 8192 --windows 256,512,1024,2048,4096 --tau 0.99,0.995 -o policy.json\n";
 
@@ -130,6 +130,10 @@ static const struct tool_option OPTIONS[] = {
     { .help = "what to choose" },
     { "--windows",         NULL,   TOOL_OTHER,   AT(windows), .value = "LIST", .read = read_windows,
       .help = "candidate windows, ascending (default: 1/16, 1/8 and 1/4 of the context); full is always one" },
+    { "--types",           NULL,   TOOL_OTHER,   AT(types), .value = "LIST", .read = sc_types_read,
+      .help = "cache types that go with every window, of K and V alike or two such as q8_0/q4_0 (default:\n"
+              "f16,q8_0,q4_0 as far as the model and its devices can; cache: windows alone, their types are\n"
+              "left to the cache)" },
     { "--sinks",           NULL,   TOOL_INT,     AT(sinks), 0, HWKV_SINKS_MAX, .value = "N",
       .help = "first positions that every window keeps; they count in it (default: 4; 0: the paper's setting)" },
     { "--tau",             NULL,   TOOL_OTHER,   AT(taus), .value = "LIST", .read = read_taus,
@@ -139,7 +143,7 @@ static const struct tool_option OPTIONS[] = {
               "512MiB or 2GiB as allocated at this context. Exit code 3 if none fits; the file is still\n"
               "written. Without it the first floor of the list is selected" },
     { "--per-layer",       NULL,   TOOL_FLAG,    AT(per_layer),
-      .help = "one window for all KV heads of a layer, by the mean of their scores: to compare with" },
+      .help = "one entry for all KV heads of a layer, by the mean of their scores: to compare with" },
     { "--n-query",         NULL,   TOOL_INT,     AT(n_query), 1, 1 << 24, .value = "N",
       .help = "query positions scored in each sequence, from its last quarter (default: 256)" },
     { "--seed",            NULL,   TOOL_INT64,   AT(seed), 0, SEED_MAX, .value = "N", .help = "of the query positions (default: 42)" },
@@ -160,8 +164,8 @@ static const struct tool_option OPTIONS[] = {
     { "--dry-run",         NULL,   TOOL_FLAG,    AT(dry_run), .help = "only estimate time and memory" },
     { "--show-statistics", NULL,   TOOL_STRING,  AT(statistics), .value = "FILE", .help = "print what is in a policy and exit" },
     { .help = "how to run" },
-    { "--cache-type-k",    "-ctk", TOOL_TYPE,    AT(type_k), .value = "TYPE", .help = "cache type for K (default: f16)" },
-    { "--cache-type-v",    "-ctv", TOOL_TYPE,    AT(type_v), .value = "TYPE", .help = "cache type for V (default: f16)" },
+    { "--cache-type-k",    "-ctk", TOOL_TYPE,    AT(type_k), .value = "TYPE", .help = "cache type for K, of what all else is compared with (default: f16)" },
+    { "--cache-type-v",    "-ctv", TOOL_TYPE,    AT(type_v), .value = "TYPE", .help = "the same for V (default: f16)" },
     { "--threads",         "-t",   TOOL_INT,     AT(n_thread), 1, 512, .value = "N", .help = "(default: number of cores)" },
     { "--ubatch-size",     "-ub",  TOOL_INT,     AT(n_ubatch), 1, 1 << 16, .value = "N",
       .help = "tokens computed at once (default: 512)" },

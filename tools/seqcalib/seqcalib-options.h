@@ -4,6 +4,7 @@
 #define SC_OPTIONS_H
 
 #include "seqcalib-sweep.h"
+#include "seqcalib-types.h"
 
 #include "tool-args.h"
 #include "tool-say.h"
@@ -36,6 +37,7 @@ struct sc_options {
 
     int32_t           n_ctx;          // 0: the model's own, at most 131072
     struct sc_windows windows;
+    struct sc_types   types;
     int32_t           sinks;
     struct sc_taus    taus;
     struct sc_budget  budget;

@@ -19,8 +19,12 @@ void sc_artifact_id(const struct sc_input * in, double tau, char hex[65]) {
     for (int64_t i = 0; i < (int64_t) in->n_seq*in->n_ctx; i++) {
         hwkv_sha256_i64(&s, in->tokens[i]);
     }
-    for (int32_t i = 0; i < in->n_codebook; i++) {
-        hwkv_sha256_i64(&s, in->codebook[i].window);
+    for (int32_t i = 0; i < in->codebook->n; i++) {
+        hwkv_sha256_i64(&s, in->codebook->entries[i].window);
+        if (in->codebook->typed) {
+            hwkv_sha256_i64(&s, in->codebook->entries[i].type_k);
+            hwkv_sha256_i64(&s, in->codebook->entries[i].type_v);
+        }
     }
     hwkv_sha256_i64(&s, in->sinks);
     hwkv_sha256_i64(&s, in->n_query);
@@ -84,10 +88,10 @@ static int add_points(struct hwkv_policy * policy, const struct sc_calib * calib
         char method[128];
         char id[65];
         snprintf(name, sizeof(name), "tau-%s", sc_tau_name(calib->tau[ip], tau));
-        snprintf(method, sizeof(method), "one window a layer, %s for the mean of its heads", name);
+        snprintf(method, sizeof(method), "one %s a layer, %s for the mean of its heads", calib->in->codebook->typed ? "entry" : "window", name);
         sc_artifact_id(calib->in, calib->tau[ip], id);
 
-        const struct hwkv_scores scores = { .kind = "cosine", .context = calib->in->n_ctx, .values = calib->scores + unit*(size_t) calib->in->n_codebook };
+        const struct hwkv_scores scores = { .kind = "cosine", .context = calib->in->n_ctx, .values = calib->scores + unit*(size_t) calib->in->codebook->n };
         const struct hwkv_point_params point = {
             .name        = name,
             .tau         = calib->in->per_layer ? 0.0 : calib->tau[ip],

@@ -1,4 +1,4 @@
-// One layer under one prefix: a context whose lower windows are frozen, run sequence by sequence.
+// One layer under one prefix: a context whose lower layers are frozen, run sequence by sequence.
 
 #include "seqcalib-sweep.h"
 
@@ -15,7 +15,7 @@ struct sc_pass {
     int32_t first; // layers as in struct llama_hwkv_part
     int32_t last;
 
-    struct hwkv_policy       * policy; // the windows below
+    struct hwkv_policy       * policy; // the entries below, and what this layer is traced in
     struct llama_context     * ctx;
     struct llama_hwkv_tracer * tracer;
     float                    * chunk;  // what the tracer gives for one chunk
@@ -25,25 +25,48 @@ static size_t elements(int64_t a, int64_t b, int64_t c) {
     return sizeof(float)*(size_t) a*(size_t) b*(size_t) c;
 }
 
-int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err) {
+static int policy_new(struct hwkv_policy ** out, const struct sc_input * in, const struct hwkv_entry * entries, int32_t n, struct hwkv_error * err) {
     struct hwkv_policy_params params = hwkv_policy_params_default();
     params.geometry   = in->geo;
     params.context    = in->n_ctx;
     params.sinks      = in->sinks;
-    params.codebook   = in->codebook;
-    params.n_codebook = in->n_codebook;
-    params.type_k     = (enum hwkv_type) hwkv_type_from_name(ggml_type_name(in->type_k));
-    params.type_v     = (enum hwkv_type) hwkv_type_from_name(ggml_type_name(in->type_v));
+    params.codebook   = entries;
+    params.n_codebook = n;
+    params.type_k     = in->codebook->cache.k;
+    params.type_v     = in->codebook->cache.v;
     return hwkv_policy_init(out, &params, err);
 }
 
-// The windows of a pass: in parts it runs only the layer before it and its own, else all below too. Layers that do not run
+int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err) {
+    return policy_new(out, in, in->codebook->entries, in->codebook->n, err);
+}
+
+// The codebook with what a layer is traced in: of all types that there may be only F32 loses nothing. It takes more bytes than any other
+// entry, so it comes last and the others keep their places.
+static int pass_policy_new(struct sc_pass * pass, int32_t * traced, struct hwkv_error * err) {
+    const struct sc_codebook * codebook = pass->in->codebook;
+
+    struct hwkv_entry entries[HWKV_CODE_MAX];
+    memcpy(entries, codebook->entries, sizeof(entries));
+    const struct hwkv_entry * last  = &codebook->entries[codebook->n - 1];
+    const struct hwkv_entry   exact = { HWKV_FULL, HWKV_TYPE_F32, HWKV_TYPE_F32 };
+
+    int32_t n = codebook->n;
+    if (codebook->typed && (last->type_k != exact.type_k || last->type_v != exact.type_v)) {
+        entries[n++] = exact;
+    }
+    *traced = n - 1;
+    return policy_new(&pass->policy, pass->in, entries, n, err);
+}
+
+// The entries of a pass: in parts it runs only the layer before it and its own, else all below too. Layers that do not run
 // store nothing, so they get the smallest cache there is.
 static int make_prefix(struct sc_pass * pass, const int32_t * entries, struct hwkv_error * err) {
     const struct sc_input      * in  = pass->in;
     const struct hwkv_geometry * geo = in->geo;
 
-    int status = sc_policy_new(&pass->policy, in, err);
+    int32_t traced;
+    int status = pass_policy_new(pass, &traced, err);
     if (status != HWKV_OK) {
         return status;
     }
@@ -56,7 +79,7 @@ static int make_prefix(struct sc_pass * pass, const int32_t * entries, struct hw
     for (int32_t jl = 0, i = 0; jl < geo->n_full; jl++) {
         const bool runs = jl <= pass->jl && (in->naive || jl >= pass->jl - 1);
         for (int32_t ih = 0; ih < geo->layers[jl].n_head_kv; ih++, i++) {
-            prefix[i] = !runs ? 0 : jl < pass->jl ? entries[i] : in->n_codebook - 1;
+            prefix[i] = !runs ? 0 : jl < pass->jl ? entries[i] : traced;
         }
     }
 
@@ -139,16 +162,17 @@ size_t sc_pass_size(const struct sc_pass * pass) {
     const int32_t dim_k   = layer->head_dim_k;
     const int32_t dim_v   = layer->head_dim_v;
     const int32_t n_query = in->n_query < in->n_ctx/4 ? in->n_query : in->n_ctx/4;
-    const int32_t ratio   = layer->n_head/layer->n_head_kv;
+    const enum ggml_type type_k = in->codebook->typed ? GGML_TYPE_F32 : in->type_k;
+    const enum ggml_type type_v = in->codebook->typed ? GGML_TYPE_F32 : in->type_v;
 
     const size_t trace = elements(n_query, layer->n_head, dim_k) + elements(layer->n_head_kv, in->n_ctx, dim_k + dim_v) +
                          elements(in->n_ubatch, layer->n_head, dim_k > dim_v ? dim_k : dim_v);
 
     // the rows on their way out of the cache come before the replay of a head
-    const size_t rows_k = ggml_row_size(in->type_k, dim_k)*(size_t) layer->n_head_kv*(size_t) in->n_ctx;
-    const size_t rows_v = ggml_row_size(in->type_v, dim_v)*(size_t) layer->n_head_kv*(size_t) in->n_ctx;
+    const size_t rows_k = ggml_row_size(type_k, dim_k)*(size_t) layer->n_head_kv*(size_t) in->n_ctx;
+    const size_t rows_v = ggml_row_size(type_v, dim_v)*(size_t) layer->n_head_kv*(size_t) in->n_ctx;
     const size_t rows   = rows_k > rows_v ? rows_k : rows_v;
-    const size_t replay = elements(n_query, ratio, dim_k + in->n_codebook*dim_v);
+    const size_t replay = sc_replay_size(in, layer, n_query);
 
     return sc_context_size(pass->ctx) + trace + (rows > replay ? rows : replay);
 }
@@ -267,6 +291,8 @@ int sc_pass_run(struct sc_pass * pass, int32_t iseq, const float * hidden_in, fl
     int32_t iq = 0;
     if (trace) {
         memset(trace, 0, sizeof(*trace));
+        trace->exact_k = in->codebook->typed || in->type_k == GGML_TYPE_F32;
+        trace->exact_v = in->codebook->typed || in->type_v == GGML_TYPE_F32;
         status = sample_queries(in, iseq, trace, err);
     }
 

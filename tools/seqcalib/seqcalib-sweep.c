@@ -202,7 +202,7 @@ int sc_sweep(struct sc_input * in, int32_t n_point, int32_t n_row_known, const s
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
     }
     for (int32_t i = 0; i < sw.n_unit; i++) {
-        sw.branches[0].entries[i] = in->n_codebook - 1;
+        sw.branches[0].entries[i] = in->codebook->reference;
     }
 
     int status = HWKV_OK;

@@ -3,6 +3,8 @@
 #ifndef SC_SWEEP_H
 #define SC_SWEEP_H
 
+#include "seqcalib-codebook.h"
+
 #include "llama-hwkv-trace.h"
 #include "llama-hwkv.h"
 
@@ -26,15 +28,14 @@ struct sc_input {
 
     uint64_t seed;
 
-    const struct hwkv_entry * codebook; // windows ascend, the last one is full
-    int32_t                   n_codebook;
+    const struct sc_codebook * codebook;
 
     enum ggml_type type_k;
     enum ggml_type type_v;
 
     const llama_token * tokens; // [n_seq][n_ctx]
 
-    bool per_layer;             // the heads of a layer take one window
+    bool per_layer;             // the heads of a layer take one entry
     bool naive;                 // run all layers below from the tokens for every layer, keep nothing
 
     struct tool_progress          * progress; // or NULL; a full-attention layer is one unit of work
@@ -51,6 +52,8 @@ struct sc_trace {
     float   * q;       // [n_query][n_head][head_dim_k]
     float   * k;       // [n_head_kv][n_ctx][head_dim_k]
     float   * v;       // [n_head_kv][n_ctx][head_dim_v]
+    bool      exact_k; // k is as computed, and rounded for each type that is replayed; else it is what the cache holds
+    bool      exact_v;
     float   * sink_logits; // [n_head] learned attention sinks, or NULL
 
     int32_t   n_check; // the last queries, of which the attention's own output is here too
@@ -81,7 +84,7 @@ int sc_sweep(struct sc_input * in, int32_t n_point, int32_t n_row_known, const s
 // pass.c: one layer under one prefix
 //
 
-// A policy for what the sweep runs on, without points.
+// A policy for what the sweep runs on, with its codebook and without points.
 int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err);
 
 // The context that everything here runs in: one sequence, flash attention; policy NULL is the full cache.
@@ -108,15 +111,33 @@ void sc_trace_free(struct sc_trace * trace);
 // score.c
 //
 
-// The outputs of a KV head's queries under every codebook entry: [n_query][ratio][n_codebook][head_dim_v], and the
-// attention mass each omits (may be NULL): [n_query][ratio][n_codebook]. Free with free().
-int sc_replay_head(const struct sc_input * in, const struct sc_trace * trace, int32_t ih, float ** out, float ** mass, struct hwkv_error * err);
+// What a KV head puts out under every entry of the codebook, the reference among them. A row is one query of one query head: row
+// iq*ratio + j is query iq of the j-th that shares the KV head.
+struct sc_outputs {
+    const struct sc_codebook * codebook;
+    int32_t n_row;
+    int32_t dim;   // head_dim_v
+    float * rows;  // scan by scan: [n_row][windows of the scan][dim]
+    float * mass;  // scan by scan: [n_row][windows of the scan], the attention that a window omits of the full history in its types; or NULL
+};
 
-// Adds the cosines to the full output, in index order: sums [n_codebook].
-void sc_score_head(const struct sc_input * in, const struct sc_trace * trace, const float * out, double * sums);
+const float * sc_output_row (const struct sc_outputs * outputs, int64_t row, int32_t ic); // [dim]
+float         sc_output_mass(const struct sc_outputs * outputs, int64_t row, int32_t ic);
 
-// The mean cosine of a head's replayed and traced full outputs; aborts a calibration when it is low.
-double sc_check_head(const struct sc_input * in, const struct sc_trace * trace, int32_t ih, const float * out);
+int  sc_replay_head (struct sc_outputs * outputs, const struct sc_input * in, const struct sc_trace * trace, int32_t ih, bool with_mass, struct hwkv_error * err);
+void sc_outputs_free(struct sc_outputs * outputs);
+
+// Adds the cosines to the reference's output, in index order: sums [codebook->n].
+void sc_score_head(const struct sc_outputs * outputs, double * sums);
+
+// The mean cosine of a head's full outputs, traced and replayed as the trace's cache had it; a calibration ends when it is low.
+int sc_check_head(double * same, const struct sc_input * in, const struct sc_trace * trace, int32_t ih, struct hwkv_error * err);
+
+// V of a head as the reference's cache holds it: [n_ctx][head_dim_v]; free with free().
+int sc_reference_v(float ** v, const struct sc_input * in, const struct sc_trace * trace, int32_t ih, struct hwkv_error * err);
+
+// Bytes that the replay of a head of a layer takes beside its trace.
+size_t sc_replay_size(const struct sc_input * in, const struct hwkv_layer * layer, int32_t n_query);
 
 #define SC_CHECK_MIN   0.99
 #define SC_CHECK_QUERY 16

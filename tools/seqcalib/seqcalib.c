@@ -1,4 +1,4 @@
-// llama-seqcalib: how much history every KV head needs, found layer by layer.
+// llama-seqcalib: how much history every KV head needs and in which cache type, found layer by layer.
 
 #include "seqcalib-calibrate.h"
 #include "seqcalib-estimate.h"
@@ -38,7 +38,7 @@ struct run {
     struct tool_text       text;
     struct sc_holdout    holdout;
     llama_token        * tokens;
-    struct hwkv_entry    codebook[HWKV_CODE_MAX];
+    struct sc_codebook   codebook;
     struct sc_input      in;
     struct sc_calib      calib;
     struct tool_progress * progress;
@@ -131,6 +131,33 @@ static int check_files(struct run * run) {
     return code == TOOL_EXIT_OK ? check_overwrite(run) : code;
 }
 
+// The candidates: what cannot be is the caller's mistake.
+static int make_codebook(struct run * run) {
+    struct sc_options * opt = &run->opt;
+    struct hwkv_error   err;
+    char                note[512];
+
+    const struct sc_pair         cache  = { opt->type_k, opt->type_v };
+    const struct sc_types_params params = { .model = run->model, .geo = &run->geo, .n_ctx = opt->n_ctx, .n_ubatch = opt->n_ubatch, .cache = cache };
+    int status = sc_types_settle(&opt->types, &params, note, sizeof(note), &err);
+    if (status == HWKV_OK && note[0]) {
+        tool_progress_line(run->progress, "%s", note);
+    }
+    const struct sc_codebook_params candidates = {
+        .geo = &run->geo, .n_ctx = opt->n_ctx, .windows = opt->windows.w, .n_window = opt->windows.n, .pairs = &opt->types.pairs,
+        .cache = cache,
+    };
+    if (status == HWKV_OK) {
+        status = sc_codebook_init(&run->codebook, &candidates, &err);
+    }
+    if (status != HWKV_OK) {
+        tool_say("error", "%s", err.msg);
+        return TOOL_EXIT_USAGE;
+    }
+    status = sc_types_rotation(&run->codebook, &params, &err);
+    return status == HWKV_OK ? TOOL_EXIT_OK : fail(run, &err);
+}
+
 static int load_model(struct run * run) {
     struct sc_options * opt = &run->opt;
     struct hwkv_error err;
@@ -152,7 +179,7 @@ static int load_model(struct run * run) {
     if (code == TOOL_EXIT_OK && opt->n_ctx > n_ctx_train) {
         tool_warn("the context is %d, the model was trained for %d", opt->n_ctx, n_ctx_train);
     }
-    return code;
+    return code == TOOL_EXIT_OK ? make_codebook(run) : code;
 }
 
 static int load_text(struct run * run) {
@@ -204,11 +231,6 @@ static int load_text(struct run * run) {
 static void make_input(struct run * run) {
     const struct sc_options * opt = &run->opt;
 
-    for (int32_t i = 0; i < opt->windows.n; i++) {
-        run->codebook[i] = hwkv_entry_of_window(opt->windows.w[i]);
-    }
-    run->codebook[opt->windows.n] = hwkv_entry_of_window(HWKV_FULL);
-
     run->in = (struct sc_input) {
         .model      = run->model,
         .geo        = &run->geo,
@@ -219,8 +241,7 @@ static void make_input(struct run * run) {
         .n_thread   = opt->n_thread,
         .sinks      = opt->sinks,
         .seed       = (uint64_t) opt->seed,
-        .codebook   = run->codebook,
-        .n_codebook = opt->windows.n + 1,
+        .codebook   = &run->codebook,
         .type_k     = tool_ggml_type(opt->type_k),
         .type_v     = tool_ggml_type(opt->type_v),
         .tokens     = run->tokens,
