@@ -7,6 +7,7 @@ from pathlib import Path
 
 import more_archs
 import pytest
+import tiny_gguf
 from test_headwise_archs import ARCHS
 
 from headwisekv import policy as policies
@@ -16,6 +17,7 @@ WINDOWS = (16, 32, 64, 128)
 TAUS = (0.5, 0.65, 0.8)  # among the scores of random weights, so that every window is chosen by some head
 SHORT = ("-c", CONTEXT, "-ub", 48, "-t", 1)
 CHOICE = ("--windows", ",".join(map(str, WINDOWS)), "--types", "cache", "--tau", ",".join(map(str, TAUS)))
+TYPED = ("--types", "f16,q8_0,q4_0")
 LETTERS = "bcdefghijklmnopqrstuvwxyz"  # tokens of their own, one each, in the vocabulary of tiny_gguf
 
 
@@ -49,7 +51,7 @@ class Tool:
         return result
 
     def calibrate(self, out, model, *args, code=0):
-        """A short run with the usual windows and floors; args come later and win. The result and the policy."""
+        """A short run with the usual windows and floors, in the types of the cache; args come later and win. The result and the policy."""
         result = self.run("-m", self.model(model), "-f", self.text(), *SHORT, *CHOICE, *args, "-o", out, "--force", code=code)
         return result, json.loads(Path(out).read_text())
 
@@ -66,6 +68,16 @@ def tool(program, tmp_path_factory):
     return Tool(tmp_path_factory.mktemp("seqcalib"), program)
 
 
+def letters_as_tokens(text, n_seq, context):
+    """The sequences that a calibration on letters has."""
+    ids = {token: i for i, token in enumerate(tiny_gguf._vocab()[0])}
+    space = ids["\u2581".encode()]
+    tokens = [space, *(ids[c.encode()] for c in text)]
+    assert set(text) <= set(LETTERS)
+    n = context - 1  # and BOS
+    return [[1, *tokens[i * n:(i + 1) * n]] for i in range(n_seq)]
+
+
 def agreement(result):
     """The lowest one of replay and trace, from the last line of a run."""
     line = result.stderr.splitlines()[-1]
@@ -75,39 +87,90 @@ def agreement(result):
 
 
 def units(policy, point):
-    """(layer, window, scores) of every KV head."""
+    """(layer, entry, scores) of every KV head; the entry as the file spells it."""
     layers = policy["model"]["layers"]
     found = policies.scores(policy, point)
     assert len(policies.matrix(point)) == len(found) == len(layers)
-    for layer, windows, scores in zip(layers, policies.matrix(point), found):
-        assert len(windows) == len(scores) == layer["n_head_kv"]
-        for window, row in zip(windows, scores):
-            yield layer, window, row
+    for layer, entries, scores in zip(layers, policies.matrix(point), found):
+        assert len(entries) == len(scores) == layer["n_head_kv"]
+        for entry, row in zip(entries, scores):
+            yield layer, entry, row
+
+
+def reference(policy):
+    """Its place in the codebook: full, in the types of the cache."""
+    types = policy["cache_types"]
+    found = [ie for ie, entry in enumerate(policy["codebook"]) if policies.parts(entry, types) == ("full", types["k"], types["v"])]
+    assert len(found) == 1
+    return found[0]
+
+
+def check_order(policy):
+    """From cheap to dear, if all heads have an entry."""
+    layers, types = policy["model"]["layers"], policy["cache_types"]
+    cost = [sum(layer["n_head_kv"] * policies.position_bytes(layer, entry, types) for layer in layers) * policies.kept(entry, policy["context"])
+            for entry in policy["codebook"]]
+    assert cost == sorted(cost)
+    assert len(set(policy["codebook"])) == len(cost)
 
 
 def check_numbers(policy):
     """Everything in a point that follows from its scores and its floor."""
-    codebook, context = policy["codebook"], policy["context"]
-    assert codebook[-1] == "full" and codebook[:-1] == sorted(codebook[:-1])
-    size = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
-    size_k, size_v = (size[policy["cache_types"][name]] for name in "kv")
+    codebook, types, context = policy["codebook"], policy["cache_types"], policy["context"]
+    ir = reference(policy)
+    check_order(policy)
 
     for point in policy["operating_points"]:
         kept = plain = 0
         chosen = []
-        for layer, window, scores in units(policy, point):
+        for layer, entry, scores in units(policy, point):
             assert len(scores) == len(codebook)
-            assert scores[-1] == 1
+            assert scores[ir] == 1
             assert all(-1 <= score <= 1 for score in scores)
-            # the smallest window that clears the floor: no smaller one does
-            assert window == next(w for w, score in zip(codebook, scores) if score >= point["tau"])
-            chosen.append(scores[codebook.index(window)])
-            row = layer["head_dim_k"] * size_k + layer["head_dim_v"] * size_v
-            kept += row * (context if window == "full" else window)
-            plain += row * context
+            # the cheapest entry that clears the floor: no cheaper one does
+            assert entry == next(e for e, score in zip(codebook, scores) if score >= point["tau"])
+            chosen.append(scores[codebook.index(entry)])
+            kept += policies.position_bytes(layer, entry, types) * policies.kept(entry, context)
+            plain += policies.position_bytes(layer, codebook[ir], types) * context
         assert point["min_score"] == min(chosen)
         assert point["bytes"] == kept
         assert point["retention"] == pytest.approx(kept / plain, rel=1e-12)
+
+
+def validated(policy, n_seq, n_chat=0):
+    """What the held-out check leaves in every point."""
+    context, types = policy["context"], policy["cache_types"]
+    for point in policy["operating_points"]:
+        found = point["validation"]
+        assert (found["context"], found["n_seq"], found["n_chat"]) == (context, n_seq, n_chat)
+        assert found["n_positions"] == n_seq * (context // 4 - 1)
+        full, change = found["perplexity"]["full"], found["perplexity"]["change"]
+        assert full > 1 and found["perplexity"]["policy"] == pytest.approx(full * (1 + change), rel=1e-6)
+        assert 0 <= found["kl"]["mean"] <= found["kl"]["max"] and found["kl"]["p99"] <= found["kl"]["max"]
+        assert 0 <= found["same_top"] <= 1
+
+        cosines = found["head_cosine"]["layers"]
+        assert [len(row) for row in cosines] == [layer["n_head_kv"] for layer in policy["model"]["layers"]]
+        flat = [cosine for row in cosines for cosine in row]
+        assert all(-1 <= cosine <= 1 for cosine in flat)
+        assert found["head_cosine"]["min"] == min(flat)
+        assert found["head_cosine"]["mean"] == pytest.approx(sum(flat) / len(flat), rel=1e-6)
+        # nothing below the first layer has windows: there both are the score
+        assert found["min_score"] <= min(cosines[0]) + 1e-9
+        # the same text but other pieces of it: alike
+        assert found["min_score"] == pytest.approx(point["min_score"], abs=0.2)
+
+        bounds = found["bounds"]
+        assert [row["layer"] for row in bounds] == [layer["layer"] for layer in policy["model"]["layers"]]
+        for row, entries in zip(bounds, point["entries"]):
+            entries = [policies.parts(entry, types) for entry in entries]
+            whole, plain = all(entry[0] == "full" for entry in entries), all(entry[1:] == (types["k"], types["v"]) for entry in entries)
+            assert 0 <= row["omitted_mass"] <= 1 and (row["omitted_mass"] == 0) == whole
+            # theorems, up to rounding; the first knows nothing of other types than the reference's
+            assert ("mass_bound" in row) == plain
+            assert not plain or row["output_error"] <= row["mass_bound"] * (1 + 1e-5) + 1e-6
+            assert row["trace_error"] <= row["trace_bound"] * (1 + 1e-5) + 1e-6
+            assert (row["output_error"] == row["trace_error"] == 0) == (whole and plain)
 
 
 def select(records, budget):

@@ -4,10 +4,11 @@ import json
 import subprocess
 
 import pytest
-import tiny_gguf
 from seqcalib_reference import Reference
-from seqcalib_tool import CHOICE, CONTEXT, LETTERS, SHORT, TAUS, agreement, check_numbers, select, tool, units  # noqa: F401 (fixture)
+from seqcalib_tool import CHOICE, CONTEXT, SHORT, TAUS, agreement, check_numbers, letters_as_tokens, select, tool, units  # noqa: F401 (fixture)
 from test_headwise_archs import ARCHS
+
+from headwisekv import policy as policies
 
 pytestmark = pytest.mark.bridge
 
@@ -67,18 +68,15 @@ def test_draft_layers_are_not_calibrated(tool, tmp_path):
 def test_against_a_calibration_in_numpy(tool, tmp_path, sinks, n_seq, per_layer):
     # every layer: its scores depend on the windows chosen below it
     tau = 0.62 if per_layer else 0.7
-    result = tool.run("-m", tool.model("llama"), "-f", tool.text(), *SHORT, "--windows", "16,48,120", "--tau", tau,
+    result = tool.run("-m", tool.model("llama"), "-f", tool.text(), *SHORT, "--windows", "16,48,120", "--types", "cache", "--tau", tau,
                       "--sinks", sinks, "--n-seq", n_seq, *(["--per-layer"] if per_layer else []), "-o", tmp_path / "p.json")
     assert agreement(result) >= 0.9999
     found = json.loads((tmp_path / "p.json").read_text())["operating_points"][0]
 
-    ids = {text: i for i, text in enumerate(tiny_gguf._vocab()[0])}
-    space = ids["\u2581".encode()]
-    tokens = [space, *(ids[c.encode()] for c in tool.text().read_text())]
-    assert set(tool.text().read_text()) <= set(LETTERS)
-    n = CONTEXT - 1  # and BOS
-    sequences = [[1, *tokens[i * n:(i + 1) * n]] for i in range(n_seq)]
-    scores, windows = Reference(tool.model("llama"), 4, 2, 64).calibrate(sequences, (16, 48, 120), sinks, tau, per_layer)
+    codebook = [(window, "f16", "f16") for window in (16, 48, 120, None)]
+    sequences = letters_as_tokens(tool.text().read_text(), n_seq, CONTEXT)
+    scores, chosen = Reference(tool.model("llama"), 4, 2, 64).calibrate(sequences, codebook, sinks, tau, per_layer)
+    windows = [[codebook[ie][0] or "full" for ie in row] for row in chosen]
 
     assert len({w for row in windows for w in row}) > 1
     for il, (row, expected) in enumerate(zip(found["scores"]["cosine"], scores, strict=True)):
@@ -237,7 +235,8 @@ def test_default_model(tool, model, root, tmp_path):
     policy = json.loads(out.read_text())
     check_numbers(policy)
     point = policy["operating_points"][0]
-    assert 0.2 < point["retention"] < 1
-    assert len({w for _, w, _ in units(policy, point)}) >= 3
+    assert 0.1 < point["retention"] < 0.6
+    chosen = {policies.parts(entry, None) for _, entry, _ in units(policy, point)}
+    assert len({window for window, _, _ in chosen}) >= 3 and len({type_k for _, type_k, _ in chosen}) >= 2
     assert tool.check(out, model)["bytes"] > 0
     assert subprocess.run([tool.binary, "--show-statistics", out], capture_output=True, timeout=60).returncode == 0

@@ -10,7 +10,7 @@ import sys
 
 import gguf
 import pytest
-from seqcalib_tool import CHOICE, CONTEXT, SHORT, TAUS, check_numbers, tool, units  # noqa: F401 (fixture)
+from seqcalib_tool import CHOICE, CONTEXT, SHORT, TAUS, check_numbers, tool, units, validated  # noqa: F401 (fixture)
 
 pytestmark = pytest.mark.bridge
 
@@ -203,46 +203,11 @@ def test_ctrl_c_in_the_held_out_check(interrupted, tmp_path):
 #
 
 
-def check_validation(policy, n_seq, n_chat=0):
-    context = policy["context"]
-    for point in policy["operating_points"]:
-        found = point["validation"]
-        assert (found["context"], found["n_seq"], found["n_chat"]) == (context, n_seq, n_chat)
-        assert found["n_positions"] == n_seq * (context // 4 - 1)
-        full, change = found["perplexity"]["full"], found["perplexity"]["change"]
-        assert full > 1 and found["perplexity"]["policy"] == pytest.approx(full * (1 + change), rel=1e-6)
-        assert 0 <= found["kl"]["mean"] <= found["kl"]["max"] and found["kl"]["p99"] <= found["kl"]["max"]
-        assert 0 <= found["same_top"] <= 1
-
-        cosines = found["head_cosine"]["layers"]
-        assert [len(row) for row in cosines] == [layer["n_head_kv"] for layer in policy["model"]["layers"]]
-        flat = [cosine for row in cosines for cosine in row]
-        assert all(-1 <= cosine <= 1 for cosine in flat)
-        assert found["head_cosine"]["min"] == min(flat)
-        assert found["head_cosine"]["mean"] == pytest.approx(sum(flat) / len(flat), rel=1e-6)
-        # nothing below the first layer has windows: there both are the score
-        assert found["min_score"] <= min(cosines[0]) + 1e-9
-        # the same text but other pieces of it: alike
-        assert found["min_score"] == pytest.approx(point["min_score"], abs=0.2)
-
-        bounds = found["bounds"]
-        assert [row["layer"] for row in bounds] == [layer["layer"] for layer in policy["model"]["layers"]]
-        for row, windows in zip(bounds, point["entries"]):
-            assert 0 <= row["omitted_mass"] <= 1
-            # theorems, up to rounding
-            assert row["output_error"] <= row["mass_bound"] * (1 + 1e-5) + 1e-6
-            assert row["trace_error"] <= row["trace_bound"] * (1 + 1e-5) + 1e-6
-            if all(w == "full" for w in windows):
-                assert row["omitted_mass"] == row["output_error"] == row["trace_error"] == 0
-            else:
-                assert row["omitted_mass"] > 0 and row["output_error"] > 0
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen35", "gpt-oss", "gemma3n"])
 def test_holdout(tool, tmp_path, name):
     result, policy = tool.calibrate(tmp_path / "p.json", name, "--holdout", 2)
     check_numbers(policy)
-    check_validation(policy, 2)
+    validated(policy, 2)
     assert result.stderr.count("held out: perplexity") == len(TAUS)
     kl = [point["validation"]["kl"]["mean"] for point in policy["operating_points"]]
     assert kl[0] > kl[-1]
@@ -259,7 +224,7 @@ def test_bounds_with_learned_sinks(tool, tmp_path):
     for tensor in gguf.GGUFReader(str(model), "r+").tensors:
         if tensor.name.endswith("attn_v.bias"):
             tensor.data[:] = 20.0
-    tool.run("-m", model, "-f", tool.text(), *SHORT, "--windows", "16,32", "--tau", 0.1, "--holdout", 1, "-o", tmp_path / "p.json")
+    tool.run("-m", model, "-f", tool.text(), *SHORT, "--windows", "16,32", "--types", "f16", "--tau", 0.1, "--holdout", 1, "-o", tmp_path / "p.json")
     policy = json.loads((tmp_path / "p.json").read_text())
     for row in policy["operating_points"][0]["validation"]["bounds"]:
         assert 0 < row["output_error"] <= row["mass_bound"] * (1 + 1e-5)
@@ -270,7 +235,7 @@ def test_holdout_from_other_files(tool, tmp_path):
     args = ("--holdout", 2, "--tau", 0.65)
     rest = tool.calibrate(tmp_path / "rest.json", "llama", *args)[1]["operating_points"][0]["validation"]
     _, policy = tool.calibrate(tmp_path / "p.json", "llama", *args, "--holdout-file", tool.text(5), "--holdout-file", tool.text(6))
-    check_validation(policy, 2)
+    validated(policy, 2)
     found = policy["operating_points"][0]["validation"]
     assert found["source"] == f"{tool.text(5).name},{tool.text(6).name}"
     assert found["text_sha256"] != rest["text_sha256"]
@@ -279,7 +244,7 @@ def test_holdout_from_other_files(tool, tmp_path):
 
 def test_full_windows_lose_nothing(tool, tmp_path):
     _, policy = tool.calibrate(tmp_path / "p.json", "llama", "--tau", 1.0, "--holdout", 2)
-    check_validation(policy, 2)
+    validated(policy, 2)
     point = policy["operating_points"][0]
     assert point["name"] == "tau-1"
     assert {w for _, w, _ in units(policy, point)} == {"full"}
@@ -296,7 +261,7 @@ def test_a_chat_is_among_the_held_out(tool, tmp_path):
     for template, n_seq, n_chat in (("chatml", 1, 1), ("chatml", 9, 0), ("a template that llama.cpp does not know", 1, 0)):
         tool.run("-m", tool.model("llama", chat_template=template), "--n-seq", n_seq, *args)
         policy = json.loads((tmp_path / "p.json").read_text())
-        check_validation(policy, 2 + n_chat, n_chat)
+        validated(policy, 2 + n_chat, n_chat)
 
 
 @pytest.mark.slow
@@ -305,7 +270,7 @@ def test_chat_of_the_default_model(tool, model, root, tmp_path):
              "-o", tmp_path / "p.json")
     policy = json.loads((tmp_path / "p.json").read_text())
     check_numbers(policy)
-    check_validation(policy, 2, 1)
+    validated(policy, 2, 1)
 
 
 #

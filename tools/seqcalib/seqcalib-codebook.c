@@ -58,11 +58,12 @@ int sc_codebook_init(struct sc_codebook * codebook, const struct sc_codebook_par
     codebook->cache = params->cache;
     codebook->typed = params->pairs->n > 0;
 
+    const struct sc_pair exact = { HWKV_TYPE_F32, HWKV_TYPE_F32 };
     bool has_reference = !codebook->typed;
-    bool has_exact     = !codebook->typed;
+    bool has_exact     = !codebook->typed || same_pair(params->cache, exact);
     for (int32_t i = 0; i < n; i++) {
         has_reference |= same_pair(pairs[i], params->cache);
-        has_exact     |= same_pair(pairs[i], (struct sc_pair) { HWKV_TYPE_F32, HWKV_TYPE_F32 });
+        has_exact     |= same_pair(pairs[i], exact);
     }
     // a layer is traced in F32, which takes an entry of its own
     const int32_t n_max = HWKV_CODE_MAX - !has_exact;
