@@ -1,11 +1,14 @@
 // Keys and values as llama-seqcalib rounds them, held against what a cache of these types really has, for tests/py/test_seqcalib_types.py.
 //
-//   round-test MODEL TYPE_K TYPE_V
+//   round-test MODEL TYPE_K TYPE_V [fake]
 //
-// The first full-attention layer is run once with a cache in F32 and once with these types. Prints JSON: how the rows are rotated, how many
-// of how many numbers differ, and by how much at most, as a share of the largest number of the row.
+// The first full-attention layer is run once with a cache in F32 and once with these types, all on the CPU or on bridge-test's fake device.
+// Prints JSON: how the rows are rotated, how many numbers differ, and by how much at most, as a share of the largest number of the row.
+// Or, if there is one, only the device that cannot have these types.
 
 #include "seqcalib-round.h"
+
+#include "bridge/devices.h"
 
 #include "tool-llama.h"
 
@@ -27,7 +30,6 @@ struct rows {
 };
 
 struct difference {
-    int64_t n;
     int64_t n_other;
     double  most;
 };
@@ -120,7 +122,7 @@ static void rotate_back(float * row, int32_t dim, int32_t n) {
 }
 
 static struct difference compare(const float * rounded, float * held, int64_t n_row, int32_t dim, int32_t n_rot) {
-    struct difference res = { .n = n_row*dim };
+    struct difference res = { 0 };
     for (int64_t i = 0; i < n_row; i++) {
         rotate_back(held + i*dim, dim, n_rot);
         double largest = 0.0;
@@ -144,7 +146,16 @@ static int run(struct llama_model * model, enum hwkv_type type_k, enum hwkv_type
     struct rows exact;
     int32_t n_rot_k, n_rot_v;
 
-    if (llama_hwkv_model_geometry(model, &geo, &err) || make_policy(&policy, &geo, type_k, type_v, &err) || trace(&held, model, policy, 0, &err) ||
+    if (llama_hwkv_model_geometry(model, &geo, &err)) {
+        return fail("no geometry", &err);
+    }
+    const char * device = llama_kv_policy_device_without(model, &geo, type_k, type_v, 256, N_POS);
+    if (device) {
+        printf("{\"device\": \"%s\"}\n", device);
+        hwkv_geometry_free(&geo);
+        return 0;
+    }
+    if (make_policy(&policy, &geo, type_k, type_v, &err) || trace(&held, model, policy, 0, &err) ||
         trace(&exact, model, policy, 1, &err) || llama_hwkv_rotation(model, &geo, type_k, type_v, &n_rot_k, &n_rot_v, &err)) {
         return fail("cannot trace", &err);
     }
@@ -176,15 +187,17 @@ static int run(struct llama_model * model, enum hwkv_type type_k, enum hwkv_type
 }
 
 int main(int argc, char ** argv) {
-    const int type_k = argc == 4 ? hwkv_type_from_name(argv[2]) : -1;
-    const int type_v = argc == 4 ? hwkv_type_from_name(argv[3]) : -1;
+    const bool fake = argc == 5 && strcmp(argv[4], "fake") == 0;
+    const int type_k = argc == 4 || fake ? hwkv_type_from_name(argv[2]) : -1;
+    const int type_v = argc == 4 || fake ? hwkv_type_from_name(argv[3]) : -1;
     if (type_k < 0 || type_v < 0) {
-        fprintf(stderr, "usage: round-test MODEL TYPE_K TYPE_V\n");
+        fprintf(stderr, "usage: round-test MODEL TYPE_K TYPE_V [fake]\n");
         return 2;
     }
     struct tool_log log = { 0 };
     llama_log_set(tool_log_callback, &log);
     llama_backend_init();
+    add_fake_devices(fake);
     struct llama_model * model = llama_model_load_from_file(argv[1], llama_model_default_params());
     const int code = model ? run(model, (enum hwkv_type) type_k, (enum hwkv_type) type_v) : fail(log.error, NULL);
     if (model) {

@@ -360,7 +360,9 @@ def peak_mib(command, cwd):
     (1024, ("--holdout", 1), "0.01,0.02", 0),
     (1024, ("--holdout", 1), "1,0.8", 1),
     (1024, ("--naive",), "1,0.8", 1),
-], ids=["sweep, least", "sweep, most", "held-out check, least", "held-out check, most", "naive, most"])
+    (2048, ("--n-seq", 2, "--types", "cache"), "0.01,0.02", 0),
+    (2048, ("--n-seq", 2, "--types", "cache"), "1,0.8", 1),
+], ids=["sweep, least", "sweep, most", "held-out check, least", "held-out check, most", "naive, most", "cache, least", "cache, most"])
 def test_dry_run_tells_the_peak(tool, tmp_path, context, more, tau, end):
     # 16 layers whose caches are 4 or 8 MiB each, so that all together or two contexts more would be seen
     model = tool.model("llama", n_layer=16, n_head_kv=4, head_dim=256)

@@ -44,8 +44,8 @@ HEADS = {
 }
 
 
-def rounding(program, model, type_k, type_v):
-    result = subprocess.run([program("round-test"), model, type_k, type_v], capture_output=True, text=True, timeout=60)
+def rounding(program, model, type_k, type_v, *more):
+    result = subprocess.run([program("round-test"), model, type_k, type_v, *more], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -68,6 +68,15 @@ def test_rounding_of_floats(tool, program, cache_type):
     found = rounding(program, tool.model("llama"), cache_type, cache_type)
     assert found["rotated_k"] == found["rotated_v"] == found["k"][0] == found["v"][0] == 0
     assert found["rounding"] > 1e-4
+
+
+def test_rounding_on_a_device(tool, program):
+    """Whose memory is its own, and which attends to K and V of one type that is not iq4_nl."""
+    for model in (tool.model("llama"), tool.model("gemma3")):
+        for types in (("q8_0", "q8_0"), ("q4_0", "q4_0"), ("f16", "f16")):
+            assert rounding(program, model, *types, "fake") == rounding(program, model, *types)
+        for types in (("q8_0", "q4_0"), ("iq4_nl", "iq4_nl"), ("f16", "q8_0")):
+            assert rounding(program, model, *types, "fake") == {"device": "Fake0"}
 
 
 #

@@ -6,6 +6,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+// -1 to 1, without any order
+static void fill(float * x, size_t n) {
+    uint32_t state = 1;
+    for (size_t i = 0; i < n; i++) {
+        state = state*1664525u + 1013904223u;
+        x[i]  = (float) (int32_t) state/2147483648.0f;
+    }
+}
+
 // Seconds a pass takes on the first n_ctx tokens, without its trace.
 static int time_pass(const struct sc_input * in, int32_t jl, int32_t n_ctx, double * seconds, struct hwkv_error * err) {
     struct sc_input part = *in;
@@ -39,6 +48,47 @@ static int time_pass(const struct sc_input * in, int32_t jl, int32_t n_ctx, doub
     sc_pass_free(pass);
     free(entries);
     free(hidden);
+    return status;
+}
+
+// Seconds that the replay of a head under all entries takes, from one of noise and a part of the context.
+static int time_replay(const struct sc_input * in, const struct hwkv_layer * layer, double * seconds, struct hwkv_error * err) {
+    struct sc_input part = *in;
+    part.n_ctx = in->n_ctx < 4096 ? in->n_ctx : 4096;
+
+    struct sc_trace trace = { .n_query = in->n_query < part.n_ctx/4 ? in->n_query : part.n_ctx/4, .exact_k = in->codebook->typed, .exact_v = in->codebook->typed };
+    trace.shape.n_head_kv  = 1;
+    trace.shape.n_head     = layer->n_head/layer->n_head_kv;
+    trace.shape.head_dim_k = layer->head_dim_k;
+    trace.shape.head_dim_v = layer->head_dim_v;
+    trace.shape.scale      = 1.0f;
+
+    const size_t n_q = (size_t) trace.n_query*(size_t) trace.shape.n_head*(size_t) layer->head_dim_k;
+    const size_t n_k = (size_t) part.n_ctx*(size_t) layer->head_dim_k;
+    const size_t n_v = (size_t) part.n_ctx*(size_t) layer->head_dim_v;
+    trace.pos = malloc(sizeof(*trace.pos)*(size_t) trace.n_query);
+    trace.q   = malloc(sizeof(float)*n_q);
+    trace.k   = malloc(sizeof(float)*n_k);
+    trace.v   = malloc(sizeof(float)*n_v);
+
+    int status = trace.pos && trace.q && trace.k && trace.v ? HWKV_OK : hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    if (status == HWKV_OK) {
+        for (int32_t i = 0; i < trace.n_query; i++) {
+            trace.pos[i] = part.n_ctx - trace.n_query + i;
+        }
+        fill(trace.q, n_q);
+        fill(trace.k, n_k);
+        fill(trace.v, n_v);
+
+        struct sc_outputs outputs;
+        const int64_t start = ggml_time_us();
+        status = sc_replay_head(&outputs, &part, &trace, 0, false, err);
+        if (status == HWKV_OK) {
+            *seconds = (double) (ggml_time_us() - start)*1e-6*in->n_ctx/part.n_ctx;
+            sc_outputs_free(&outputs);
+        }
+    }
+    sc_trace_free(&trace);
     return status;
 }
 
@@ -222,14 +272,20 @@ int sc_estimate(const struct sc_input * in, const struct sc_estimate_params * pa
     const int32_t n_holdout = params->n_holdout;
     const double  now       = size_now(in);
 
+    const struct hwkv_layer * layer = &in->geo->layers[n_full/2];
+
     struct sc_input probe = *in;
     double per_pass;
-    const int status = time_layer(&probe, &per_pass, err);
+    double per_head;
+    int status = time_layer(&probe, &per_pass, err);
+    if (status == HWKV_OK) {
+        status = time_replay(&probe, layer, &per_head, err);
+    }
     if (status != HWKV_OK) {
         return status;
     }
 
-    const double one = per_pass*n_full;
+    const double one = (per_pass + per_head*layer->n_head_kv)*n_full;
     fprintf(out, "%d full-attention layers of %d, %d sequences of %d tokens, %d floors%s\n", n_full, in->geo->n_layer, in->n_seq, in->n_ctx, n_tau,
             probe.naive ? ", every layer from the tokens" : "");
     print_time(out, "time: about ", one*in->n_seq);
