@@ -69,7 +69,8 @@ int sc_codebook_init(struct sc_codebook * codebook, const struct sc_codebook_par
     const int32_t n_max = HWKV_CODE_MAX - !has_exact;
     const int32_t n_all = n*(params->n_window + 1) + !has_reference;
     if (n_all > n_max) {
-        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "--windows and --types: found %d windows and full with %d types, which are %d entries, expected at most %d", params->n_window, n, n_all, n_max);
+        return hwkv_fail(err, HWKV_ERR_RANGE, NULL, "--windows and --types: found %d windows and full with %d types, which are %d entries, expected at most %d",
+                         params->n_window, n, n_all, n_max);
     }
     for (int32_t i = 0; i < n; i++) {
         for (int32_t iw = 0; iw < params->n_window; iw++) {
