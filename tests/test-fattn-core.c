@@ -77,22 +77,37 @@ static char * row_at(const struct tensor * t, int32_t row, int32_t head, int32_t
     return t->data + t->nb[0] * (size_t) row + t->nb[1] * (size_t) head + t->nb[2] * (size_t) stream;
 }
 
-static size_t kv_row_size(enum hwkv_fattn_type type, int32_t dim) {
-    return type == HWKV_FATTN_F16 ? 2 * (size_t) dim : 34 * (size_t) (dim / 32);
+// bytes of the 32 values that quantised types keep together, with their factor at the front
+static size_t block_size(enum hwkv_fattn_type type) {
+    return type == HWKV_FATTN_Q8_0 ? 34 : 18;
 }
 
+static size_t kv_row_size(enum hwkv_fattn_type type, int32_t dim) {
+    return type == HWKV_FATTN_F16 ? 2 * (size_t) dim : block_size(type) * (size_t) (dim / 32);
+}
+
+// factors of either sign, values up to about 2
 static void kv_fill_row(char * row, enum hwkv_fattn_type type, int32_t dim) {
     for (size_t i = 0; i < kv_row_size(type, dim); i += 2) {
-        const bool     factor = type == HWKV_FATTN_Q8_0 && i % 34 == 0;
-        const uint16_t x = factor ? (uint16_t) (0x2000 | (rng() & 0x3ff)) : type == HWKV_FATTN_F16 ? f16_random() : (uint16_t) rng();
+        const bool     factor = type != HWKV_FATTN_F16 && i % block_size(type) == 0;
+        const uint32_t size   = type == HWKV_FATTN_Q8_0 ? 0x2000 : 0x3000;
+        const uint16_t x = factor ? (uint16_t) (size | (rng() & 0x83ff)) : type == HWKV_FATTN_F16 ? f16_random() : (uint16_t) rng();
         memcpy(row + i, &x, 2);
     }
 }
 
 static double kv_value(const char * row, enum hwkv_fattn_type type, int32_t i) {
+    const char * at = type == HWKV_FATTN_F16 ? row + 2 * i : row + block_size(type) * (size_t) (i / 32);
     uint16_t x;
-    memcpy(&x, type == HWKV_FATTN_F16 ? row + 2 * i : row + 34 * (i / 32), 2);
-    return type == HWKV_FATTN_F16 ? f16_value(x) : f16_value(x) * (double) (signed char) row[34 * (i / 32) + 2 + i % 32];
+    memcpy(&x, at, 2);
+    if (type == HWKV_FATTN_F16) {
+        return f16_value(x);
+    }
+    if (type == HWKV_FATTN_Q8_0) {
+        return f16_value(x) * (double) (signed char) at[2 + i % 32];
+    }
+    const int pair = (unsigned char) at[2 + i % 16]; // of values 16 apart, the first in the low bits
+    return f16_value(x) * (double) ((i % 32 < 16 ? pair % 16 : pair / 16) - 8);
 }
 
 static void kv_new(struct hwkv_fattn_kv * kv, struct tensor * t, const struct hwkv_fattn * f) {
@@ -197,8 +212,8 @@ static void problem_random(struct problem * p) {
         f->n_stream  = pick(0, 3) == 0 ? pick(2, 3) : 1;
         f->n_kv      = pick(0, 3) == 0 ? pick(1, 20) : pick(0, 1) ? pick(1, 512) : pick(513, 700);
     } while ((double) f->n_token * f->n_head * f->n_stream * f->n_kv * (f->k.dim + f->v.dim) > 4e6);
-    f->k.type   = pick(0, 1) && f->k.dim % 32 == 0 ? HWKV_FATTN_Q8_0 : HWKV_FATTN_F16;
-    f->v.type   = pick(0, 1) && f->v.dim % 32 == 0 ? HWKV_FATTN_Q8_0 : HWKV_FATTN_F16;
+    f->k.type   = f->k.dim % 32 == 0 ? (enum hwkv_fattn_type) pick(0, HWKV_FATTN_TYPES - 1) : HWKV_FATTN_F16;
+    f->v.type   = f->v.dim % 32 == 0 ? (enum hwkv_fattn_type) pick(0, HWKV_FATTN_TYPES - 1) : HWKV_FATTN_F16;
     f->softcap  = pick(0, 3) == 0 ? 20.0f : 0.0f;
     f->scale    = 1.0f / sqrtf((float) f->k.dim);
     const enum mask_kind kind = (enum mask_kind) pick(0, MASK_KINDS - 1);
@@ -321,35 +336,40 @@ static void describe(const struct problem * p, uint64_t seed, double error) {
 // values are up to 2: float sums of scores around 10 leave some 1e-6
 #define TOLERANCE 2e-5
 
-static void test_shape(uint64_t seed, double * worst) {
-    struct problem p;
-    rng_state = seed;
-    problem_random(&p);
-    float * expected = naive(&p);
-    float * first    = malloc(dst_size(&p));
+// every kernel against the naive one; describes what differs, with the seed
+static void test_kernels(struct problem * p, uint64_t seed, double * worst) {
+    float * expected = naive(p);
+    float * first    = malloc(dst_size(p));
     for (int32_t i = 0; hwkv_fattn_kernel_name(i); i++) {
         CHECK(hwkv_fattn_kernel_set(i));
-        memset(p.dst, 0xff, dst_size(&p)); // NaN where nothing is written
-        compute(&p, 1, false);
-        const double error = distance(&p, expected);
+        memset(p->dst, 0xff, dst_size(p)); // NaN where nothing is written
+        compute(p, 1, false);
+        const double error = distance(p, expected);
         CHECK(error < TOLERANCE);
         if (!(error < TOLERANCE)) {
-            describe(&p, seed, error);
+            describe(p, seed, error);
         }
         worst[i] = fmax(worst[i], error);
 
         // the number of threads and the order change no bit
-        memcpy(first, p.dst, dst_size(&p));
-        memset(p.dst, 0xff, dst_size(&p));
-        compute(&p, 3, true);
-        CHECK(memcmp(first, p.dst, dst_size(&p)) == 0);
+        memcpy(first, p->dst, dst_size(p));
+        memset(p->dst, 0xff, dst_size(p));
+        compute(p, 3, true);
+        CHECK(memcmp(first, p->dst, dst_size(p)) == 0);
     }
     free(expected);
     free(first);
+}
+
+static void test_shape(uint64_t seed, double * worst) {
+    struct problem p;
+    rng_state = seed;
+    problem_random(&p);
+    test_kernels(&p, seed, worst);
     problem_free(&p);
 }
 
-static void problem_simple(struct problem * p, int32_t n_token, int32_t n_kv, enum mask_kind kind, float q_size) {
+static void problem_init(struct problem * p, int32_t n_token, int32_t n_kv) {
     memset(p, 0, sizeof(*p));
     p->f.n_token   = n_token;
     p->f.n_head    = 6;
@@ -359,7 +379,29 @@ static void problem_simple(struct problem * p, int32_t n_token, int32_t n_kv, en
     p->f.k.dim     = 64;
     p->f.v.dim     = 64;
     p->f.scale     = 0.125f;
+}
+
+static void problem_simple(struct problem * p, int32_t n_token, int32_t n_kv, enum mask_kind kind, float q_size) {
+    problem_init(p, n_token, n_kv);
     problem_fill(p, kind, q_size);
+}
+
+// every pair of types: as many query rows of a head as are few, one more, and many; dims that end in a part of what registers hold
+static void test_types(double * worst) {
+    static const int32_t DIMS[] = { 32, 64, 96, 128, 160 };
+    for (uint64_t i = 0; i < HWKV_FATTN_TYPES * HWKV_FATTN_TYPES * 10; i++) {
+        struct problem p;
+        rng_state = i;
+        problem_init(&p, i % 10 < 9 ? 1 : 23, pick(130, 300));
+        p.f.n_head = p.f.n_head_kv * (int32_t) (i % 10 < 9 ? i % 10 + 1 : 3);
+        p.f.k.type = (enum hwkv_fattn_type) (i / 10 % HWKV_FATTN_TYPES);
+        p.f.v.type = (enum hwkv_fattn_type) (i / 10 / HWKV_FATTN_TYPES);
+        p.f.k.dim  = PICK(DIMS);
+        p.f.v.dim  = PICK(DIMS);
+        problem_fill(&p, MASK_CAUSAL, 4.0f);
+        test_kernels(&p, i, worst);
+        problem_free(&p);
+    }
 }
 
 // scores of +-1e6 and more: the softmax is a choice of one key, and nothing is NaN
@@ -449,8 +491,10 @@ static void test_refused(void) {
     CHECK(!hwkv_fattn_plan_init(&plan, &p.f));
     p.f.k.dim  = 80;
     CHECK(hwkv_fattn_plan_init(&plan, &p.f));
-    p.f.k.type = HWKV_FATTN_Q8_0;
-    CHECK(!hwkv_fattn_plan_init(&plan, &p.f));
+    for (int i = 0; i < HWKV_FATTN_TYPES; i++) {
+        p.f.k.type = p.f.v.type = (enum hwkv_fattn_type) i;
+        CHECK(hwkv_fattn_plan_init(&plan, &p.f) == (i == HWKV_FATTN_F16));
+    }
     p.f.k.dim  = 64;
     p.f.n_head = 7;
     CHECK(!hwkv_fattn_plan_init(&plan, &p.f));
@@ -462,6 +506,7 @@ int main(void) {
     for (uint64_t seed = 0; seed < 150; seed++) {
         test_shape(seed, worst);
     }
+    test_types(worst);
     for (int32_t i = 0; hwkv_fattn_kernel_name(i); i++) {
         printf("kernel %s: largest error %.2g\n", hwkv_fattn_kernel_name(i), worst[i]);
         CHECK(hwkv_fattn_kernel_set(i));

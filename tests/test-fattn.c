@@ -47,9 +47,8 @@ struct graph {
     struct ggml_tensor  * out;
 };
 
-static void fill(struct ggml_tensor * t, float size) {
-    float * data = t->data;
-    for (int64_t i = 0; i < ggml_nelements(t); i++) {
+static void fill(float * data, int64_t n, float size) {
+    for (int64_t i = 0; i < n; i++) {
         data[i] = size * uniform();
     }
 }
@@ -57,16 +56,21 @@ static void fill(struct ggml_tensor * t, float size) {
 // K or V as the cache keeps it: [dim*head, key, stream] or, heads first, [dim, key, head*stream]; seen as [dim, key, head, stream].
 // With exact the same rounded values as F32.
 static struct ggml_tensor * kv_new(struct ggml_context * ctx, const struct shape * s, int32_t dim, enum ggml_type type, bool exact) {
-    struct ggml_tensor * x = s->heads_first ? ggml_new_tensor_3d(ctx, GGML_TYPE_F32, dim, s->n_kv, s->n_head_kv * s->n_stream)
-                                            : ggml_new_tensor_3d(ctx, GGML_TYPE_F32, dim * s->n_head_kv, s->n_kv, s->n_stream);
-    struct ggml_tensor * y = ggml_new_tensor(ctx, type, 3, x->ne);
-    fill(x, 2.0f);
-    const int64_t n = ggml_nelements(x);
-    ggml_quantize_chunk(type, x->data, y->data, 0, n / dim, dim, NULL);
+    const enum ggml_type as = exact ? GGML_TYPE_F32 : type;
+    struct ggml_tensor * t = s->heads_first ? ggml_new_tensor_3d(ctx, as, dim, s->n_kv, s->n_head_kv * s->n_stream)
+                                            : ggml_new_tensor_3d(ctx, as, dim * s->n_head_kv, s->n_kv, s->n_stream);
+    const int64_t n = ggml_nelements(t);
+    float * x = malloc(sizeof(float) * (size_t) n);
+    void  * y = malloc(ggml_row_size(type, n));
+    fill(x, n, 2.0f);
+    ggml_quantize_chunk(type, x, y, 0, n / dim, dim, NULL);
     if (exact && type != GGML_TYPE_F32) {
-        ggml_get_type_traits(type)->to_float(y->data, x->data, n);
+        ggml_get_type_traits(type)->to_float(y, t->data, n);
+    } else {
+        memcpy(t->data, y, ggml_row_size(type, n));
     }
-    struct ggml_tensor * t = exact ? x : y;
+    free(x);
+    free(y);
     const size_t row = ggml_row_size(t->type, dim);
     const size_t nb_head   = s->heads_first ? t->nb[2] : row;
     const size_t nb_stream = s->heads_first ? t->nb[2] * (size_t) s->n_head_kv : t->nb[2];
@@ -110,11 +114,11 @@ static struct graph graph_new(const struct shape * s, uint64_t seed, bool exact)
     struct ggml_tensor * v = kv_new(g.ctx, s, s->dv, s->type_v, exact);
     struct ggml_tensor * q = ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s->dk, s->n_head, s->n_token, s->n_stream);
     struct ggml_tensor * m = mask_new(g.ctx, s);
-    fill(q, s->size);
+    fill(q->data, ggml_nelements(q), s->size);
     g.out = ggml_flash_attn_ext(g.ctx, ggml_permute(g.ctx, q, 0, 2, 1, 3), k, v, m, 1.0f / sqrtf((float) s->dk), s->max_bias, s->softcap);
     if (s->sinks) {
         struct ggml_tensor * sinks = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, s->n_head);
-        fill(sinks, 3.0f);
+        fill(sinks->data, s->n_head, 3.0f);
         ggml_flash_attn_ext_add_sinks(g.out, sinks);
     }
     g.gf = ggml_new_graph(g.ctx);
@@ -142,6 +146,13 @@ static double distance(const float * a, const float * b, int64_t n) {
     return diff == 0.0 ? 0.0 : sqrt(diff / norm);
 }
 
+// any that the kernel does
+static enum ggml_type type_random(int32_t dim) {
+    static const enum ggml_type TYPES[] = { GGML_TYPE_F16, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 };
+    const enum ggml_type type = PICK(TYPES);
+    return dim % 32 == 0 ? type : GGML_TYPE_F16;
+}
+
 static struct shape shape_random(void) {
     static const int32_t DIMS[][2] = { { 64, 64 }, { 64, 64 }, { 128, 128 }, { 80, 80 }, { 96, 96 }, { 192, 128 }, { 256, 256 }, { 512, 512 } };
     static const int32_t TOKENS[]  = { 1, 1, 1, 2, 5, 8, 16, 70, 150 };
@@ -157,8 +168,8 @@ static struct shape shape_random(void) {
         s.n_stream  = pick(0, 3) == 0 ? pick(2, 3) : 1;
         s.n_kv      = pick(0, 2) == 0 ? pick(1, 100) : pick(100, 1500);
     } while ((double) s.n_token * s.n_head * s.n_stream * s.n_kv * (s.dk + s.dv) > 4e7);
-    s.type_k      = pick(0, 2) == 0 && s.dk % 32 == 0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
-    s.type_v      = pick(0, 2) == 0 && s.dv % 32 == 0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+    s.type_k      = type_random(s.dk);
+    s.type_v      = type_random(s.dv);
     s.mask        = (enum mask_kind) pick(0, MASK_KINDS - 1);
     s.sinks       = pick(0, 3) == 0;
     s.heads_first = pick(0, 1);
@@ -233,7 +244,7 @@ static void test_left_alone(void) {
     struct shape s = DECODE;
     s.n_kv = 600;
     for (int i = 0; i < 4; i++) {
-        s.type_k = i == 0 ? GGML_TYPE_F32 : i == 1 ? GGML_TYPE_Q4_0 : GGML_TYPE_F16;
+        s.type_k = i == 0 ? GGML_TYPE_F32 : i == 1 ? GGML_TYPE_Q4_1 : GGML_TYPE_F16;
         s.type_v = i == 2 ? GGML_TYPE_BF16 : s.type_k;
         s.dk     = i == 3 ? 72 : 64;
         const struct graph g = graph_new(&s, 1, false);
@@ -281,46 +292,80 @@ static double time_once(struct graph * g, int n_layer, bool on, int n_thread) {
     return (now() - start) / n_layer;
 }
 
-// on and off in turns; the best of each, since other work on the machine only ever adds
-static void time_shape(const struct shape * s, int n_thread, const char * what) {
-    const int n_layer = s->n_token > 8 ? 2 : 20; // more than the caches hold
-    struct graph g[20];
-    for (int i = 0; i < n_layer; i++) {
-        g[i] = graph_new(s, (uint64_t) i, false);
-    }
-    double best[2] = { 1e9, 1e9 };
-    for (int i = 0; i < 10; i++) {
-        for (int on = 0; on < 2; on++) {
-            best[on] = fmin(best[on], time_once(g, n_layer, on, n_thread));
-        }
-    }
-    printf("%-28s %8.3f ms   %8.3f ms   %.2fx\n", what, 1e3 * best[0], 1e3 * best[1], best[0] / best[1]);
-    fflush(stdout);
-    for (int i = 0; i < n_layer; i++) {
-        ggml_free(g[i].ctx);
+struct timing {
+    const char    * what;
+    struct shape    s;
+    struct graph  * g; // of n_layer layers: more than the caches hold
+    int             n_layer;
+    double          best[2]; // off and on
+};
+
+static void timing_init(struct timing * t, const char * what, struct shape s) {
+    const size_t  n_row = (size_t) s.n_kv * (size_t) s.n_head_kv;
+    const size_t  size  = n_row * (ggml_row_size(s.type_k, s.dk) + ggml_row_size(s.type_v, s.dv));
+    *t = (struct timing) { .what = what, .s = s, .n_layer = s.n_token > 8 ? 2 : (int) (((size_t) 128 << 20) / size), .best = { 1e9, 1e9 } };
+    t->n_layer = t->n_layer < 100 ? t->n_layer : 100;
+    t->g = malloc(sizeof(*t->g) * (size_t) t->n_layer);
+    for (int i = 0; i < t->n_layer; i++) {
+        t->g[i] = graph_new(&s, (uint64_t) i, false);
     }
 }
 
+// all of them with the kernel off and on in turns; the best of each, since other work on the machine only ever adds
+static void time_together(struct timing * t, int n, int n_thread) {
+    for (int round = 0; round < (t[0].s.n_token > 8 ? 3 : 10); round++) {
+        for (int i = 0; i < 2 * n; i++) {
+            double * best = &t[i / 2].best[i % 2];
+            *best = fmin(*best, time_once(t[i / 2].g, t[i / 2].n_layer, i % 2, n_thread));
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        printf("%-30s %8.3f ms   %8.3f ms   %.2fx\n", t[i].what, 1e3 * t[i].best[0], 1e3 * t[i].best[1], t[i].best[0] / t[i].best[1]);
+        for (int j = 0; j < t[i].n_layer; j++) {
+            ggml_free(t[i].g[j].ctx);
+        }
+        free(t[i].g);
+    }
+    fflush(stdout);
+}
+
+static void time_shape(const char * what, struct shape s, int n_thread) {
+    struct timing t;
+    timing_init(&t, what, s);
+    time_together(&t, 1, n_thread);
+}
+
+static void time_types(const char * what, struct shape s, int n_thread) {
+    static const enum ggml_type TYPES[][2] = { { GGML_TYPE_F16, GGML_TYPE_F16 }, { GGML_TYPE_Q8_0, GGML_TYPE_Q8_0 },
+                                               { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }, { GGML_TYPE_Q4_0, GGML_TYPE_Q4_0 } };
+    struct timing t[4];
+    char name[4][64];
+    for (int i = 0; i < 4; i++) {
+        s.type_k = TYPES[i][0];
+        s.type_v = TYPES[i][1];
+        snprintf(name[i], sizeof(name[i]), "%s, %s %s", what, ggml_type_name(s.type_k), ggml_type_name(s.type_v));
+        timing_init(&t[i], name[i], s);
+    }
+    time_together(t, 4, n_thread);
+}
+
 static int time_all(int n_thread) {
-    printf("%d threads, kernel %s, one layer\n%-28s %11s   %11s\n", n_thread, hwkv_fattn_kernel_name(0), "", "ggml", "ours");
+    printf("%d threads, kernel %s, one layer\n%-30s %11s   %11s\n", n_thread, hwkv_fattn_kernel_name(0), "", "ggml", "ours");
     struct shape s = DECODE;
-    time_shape(&s, n_thread, "decode at 7168");
+    time_types("decode at 7168", s, n_thread);
     s.heads_first = true;
-    time_shape(&s, n_thread, "decode at 7168, heads first");
+    time_types("heads first", s, n_thread);
     s = DECODE;
     s.n_token = 4;
-    time_shape(&s, n_thread, "4 tokens at 7168");
-    s = DECODE;
-    s.type_k = s.type_v = GGML_TYPE_Q8_0;
-    time_shape(&s, n_thread, "decode at 7168, q8_0");
+    time_shape("4 tokens at 7168", s, n_thread);
     s = DECODE;
     s.n_kv = 256;
-    time_shape(&s, n_thread, "decode at 256");
-    s = DECODE;
+    time_shape("decode at 256", s, n_thread);
     s.n_token = 512;
-    time_shape(&s, n_thread, "prefill of 512 at 7168");
-    s.n_kv = 512 + 3;
-    time_shape(&s, n_thread, "prefill of 512 at 0");
+    s.n_kv    = 512 + 3;
+    time_shape("prefill of 512 at 0", s, n_thread);
+    s.n_kv = 7168;
+    time_types("512 at 7168", s, n_thread);
     return 0;
 }
 

@@ -32,11 +32,15 @@ static struct ggml_tensor * random_f32(struct ggml_context * ctx, int64_t ne0, i
     return t;
 }
 
-static struct ggml_tensor * cache_new(struct ggml_context * ctx, int64_t n_head, int64_t n_cell) {
-    struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, DIM * n_head, n_cell);
-    for (int64_t i = 0; i < ggml_nelements(t); i++) {
-        ((ggml_fp16_t *) t->data)[i] = ggml_fp32_to_fp16(uniform());
+static struct ggml_tensor * cache_new(struct ggml_context * ctx, enum ggml_type type, int64_t n_head, int64_t n_cell) {
+    struct ggml_tensor * t = ggml_new_tensor_2d(ctx, type, DIM * n_head, n_cell);
+    const int64_t n = ggml_nelements(t);
+    float * x = malloc(sizeof(float) * (size_t) n);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = uniform();
     }
+    ggml_quantize_chunk(type, x, t->data, 0, n / DIM, DIM, NULL);
+    free(x);
     return t;
 }
 
@@ -51,7 +55,7 @@ static struct ggml_tensor * rows_new(struct ggml_context * ctx, int64_t n, int64
 static struct ggml_tensor * attend(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v) {
     struct ggml_tensor * kv[2] = { k, v };
     for (int i = 0; i < 2; i++) {
-        kv[i] = ggml_view_3d(ctx, kv[i], DIM, kv[i]->ne[1], kv[i]->ne[0] / DIM, kv[i]->nb[1], (size_t) DIM * sizeof(ggml_fp16_t), 0);
+        kv[i] = ggml_view_3d(ctx, kv[i], DIM, kv[i]->ne[1], kv[i]->ne[0] / DIM, kv[i]->nb[1], ggml_row_size(kv[i]->type, DIM), 0);
     }
     return ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), kv[0], kv[1], NULL, 0.125f, 0.0f, 0.0f);
 }
@@ -71,6 +75,8 @@ static void add(struct layer * l, struct ggml_tensor * node) {
 
 static struct layer layer_new(uint32_t seed, int64_t n_token, enum hazard hazard) {
     static const int64_t n_cell[N_GROUP] = { 2048, 320, 64 };
+    static const enum ggml_type type_k[N_GROUP] = { GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 };
+    static const enum ggml_type type_v[N_GROUP] = { GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_0 };
     struct layer l = { 0 };
     struct ggml_init_params params = { (size_t) 64 << 20, NULL, false };
     l.ctx = ggml_init(params);
@@ -78,8 +84,8 @@ static struct layer layer_new(uint32_t seed, int64_t n_token, enum hazard hazard
     struct ggml_tensor * k[N_GROUP], * v[N_GROUP], * q[N_GROUP];
     for (int g = 0; g < N_GROUP; g++) {
         const int64_t n_head = g == 1 ? 2 : 1;
-        k[g] = cache_new(l.ctx, n_head, n_cell[g]);
-        v[g] = cache_new(l.ctx, n_head, n_cell[g]);
+        k[g] = cache_new(l.ctx, type_k[g], n_head, n_cell[g]);
+        v[g] = cache_new(l.ctx, type_v[g], n_head, n_cell[g]);
         q[g] = random_f32(l.ctx, DIM, RATIO * n_head, n_token);
         struct ggml_tensor * rows = rows_new(l.ctx, n_token, n_cell[g]);
         add(&l, ggml_set_rows(l.ctx, k[g], random_f32(l.ctx, DIM * n_head, n_token, 1), rows));

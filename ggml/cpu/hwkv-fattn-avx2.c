@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VEC_NAME  avx2
 #define VEC_WIDTH 8
@@ -26,6 +27,18 @@ static inline vec vec_f16(const char * p) {
 
 static inline vec vec_q8(const char * p) {
     return (vec) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *) p)));
+}
+
+static inline vec vec_factor(const char * p) {
+    int16_t x;
+    memcpy(&x, p, sizeof(x));
+    return (vec) _mm256_cvtph_ps(_mm_set1_epi16(x));
+}
+
+static inline vec vec_q4(const char * p, const int i, vec factor) {
+    const __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *) (p + i % 16)));
+    const __m256i x     = i < 16 ? _mm256_and_si256(pairs, _mm256_set1_epi32(15)) : _mm256_srli_epi32(pairs, 4);
+    return (vec) _mm256_cvtepi32_ps(x) * factor - 8.0f * factor; // nothing is rounded
 }
 
 static inline float f16_to_f32(uint16_t x) {

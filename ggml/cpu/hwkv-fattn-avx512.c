@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VEC_NAME  avx512
 #define VEC_WIDTH 16
@@ -27,6 +28,19 @@ static inline vec vec_f16(const char * p) {
 
 static inline vec vec_q8(const char * p) {
     return (vec) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *) p)));
+}
+
+static inline vec vec_factor(const char * p) {
+    int16_t x;
+    memcpy(&x, p, sizeof(x));
+    return (vec) _mm512_cvtph_ps(_mm256_set1_epi16(x));
+}
+
+// looked up: the low four bits of a lane choose
+static inline vec vec_q4(const char * p, const int i, vec factor) {
+    const vec     table = (vec) { -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7 } * factor;
+    const __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *) p));
+    return (vec) _mm512_permutexvar_ps(i < 16 ? pairs : _mm512_srli_epi32(pairs, 4), F32(table));
 }
 
 static inline float f16_to_f32(uint16_t x) {

@@ -46,6 +46,20 @@ static inline vec vec_q8(const char * p) {
     return (vec) { x[0], x[1], x[2], x[3] };
 }
 
+static inline vec vec_factor(const char * p) {
+    uint16_t x;
+    memcpy(&x, p, sizeof(x));
+    return f16_to_f32(x) - (vec) { 0 };
+}
+
+static inline vec vec_q4(const char * p, const int i, vec factor) {
+    uint8_t x[4];
+    memcpy(x, p + i % 16, sizeof(x));
+    const int shift = i < 16 ? 0 : 4;
+    const vec y = { x[0] >> shift & 15, x[1] >> shift & 15, x[2] >> shift & 15, x[3] >> shift & 15 };
+    return (y - 8.0f) * factor;
+}
+
 static inline vec vec_fold4(const vec * x) {
     vec y;
     for (int i = 0; i < 4; i++) {

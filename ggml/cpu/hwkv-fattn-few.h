@@ -33,11 +33,13 @@ INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, int32_t h, 
                     sum[i][r] = (vec) { 0 };
                 }
             }
-            for (int32_t d = 0; d < t->dk; d += VEC_WIDTH) {
+            for (int32_t d = 0; d < t->dk; d += BLOCK(type)) {
                 for (int i = 0; i < step; i++) {
-                    const vec x = vec_kv(row[i], d, type);
-                    for (int r = 0; r < n_row; r++) {
-                        sum[i][r] += x * vec_load(q + r * t->dk + d);
+                    for (int b = 0; b < BLOCK_VEC(type); b++) {
+                        const vec x = vec_kv(row[i] + row_size(d, type), b, type);
+                        for (int r = 0; r < n_row; r++) {
+                            sum[i][r] += x * vec_load(q + r * t->dk + d + b * VEC_WIDTH);
+                        }
                     }
                 }
             }
@@ -56,24 +58,26 @@ INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, int32_t h, 
     }
 }
 
-// n_vec vectors of the values, from dim d on
+// n_vec vectors of the values; the first is vector b of the block at dim d
 INLINE void few_values_part(float * o, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * sc,
-                            const float * keep, int32_t d, const int n_row, const int type, const int n_vec) {
+                            const float * keep, int32_t d, const int b, const int n_row, const int type, const int n_vec) {
     const char * v = t->v + (size_t) h * t->v_nb_head;
+    const int per = BLOCK_VEC(type);
+    float * to = o + d + b * VEC_WIDTH;
     vec sum[ROWS_FEW][4];
     for (int r = 0; r < n_row; r++) {
         for (int i = 0; i < n_vec; i++) {
-            sum[r][i] = vec_load(o + r * t->dv + d + i * VEC_WIDTH) * keep[r];
+            sum[r][i] = vec_load(to + r * t->dv + i * VEC_WIDTH) * keep[r];
         }
     }
     for (int32_t j = 0; j < ks->n; j++) {
         const char * row = v + (size_t) ks->at[j] * t->v_nb;
-        if (d == 0 && j % VEC_WIDTH == 0) {
+        if (d == 0 && b == 0 && j % VEC_WIDTH == 0) {
             few_fetch(t, ks, h, j, t->v, t->v_nb, t->v_nb_head, row_size(t->dv, type));
         }
         vec x[4];
         for (int i = 0; i < n_vec; i++) {
-            x[i] = vec_kv(row, d + i * VEC_WIDTH, type);
+            x[i] = vec_kv(row + row_size(d, type) + row_size((b + i) / per * BLOCK(type), type), (b + i) % per, type);
         }
         for (int r = 0; r < n_row; r++) {
             for (int i = 0; i < n_vec; i++) {
@@ -83,7 +87,7 @@ INLINE void few_values_part(float * o, const struct hwkv_fattn_tile * t, int32_t
     }
     for (int r = 0; r < n_row; r++) {
         for (int i = 0; i < n_vec; i++) {
-            vec_store(o + r * t->dv + d + i * VEC_WIDTH, sum[r][i]);
+            vec_store(to + r * t->dv + i * VEC_WIDTH, sum[r][i]);
         }
     }
 }
@@ -91,54 +95,56 @@ INLINE void few_values_part(float * o, const struct hwkv_fattn_tile * t, int32_t
 INLINE void few_values(float * o, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * sc,
                        const float * keep, const int n_row, const int type) {
     const int n_vec = n_row * 4 <= VEC_ACC ? 4 : 2;
+    const int per   = BLOCK_VEC(type);
     int32_t d = 0;
-    for (; d + n_vec * VEC_WIDTH <= t->dv; d += n_vec * VEC_WIDTH) {
-        few_values_part(o, t, h, ks, sc, keep, d, n_row, type, n_vec);
+    for (; per < n_vec && d + n_vec * VEC_WIDTH <= t->dv; d += n_vec * VEC_WIDTH) { // several blocks at once
+        few_values_part(o, t, h, ks, sc, keep, d, 0, n_row, type, n_vec);
     }
-    for (; d < t->dv; d += VEC_WIDTH) {
-        few_values_part(o, t, h, ks, sc, keep, d, n_row, type, 1);
+    for (; d < t->dv; d += BLOCK(type)) {
+        for (int b = 0; b < per; b += n_vec) {
+            few_values_part(o, t, h, ks, sc, keep, d, b, n_row, type, per < n_vec ? per : n_vec);
+        }
     }
 }
 
-#define FEW_SCORES(name, n, type)                                                                                                        \
-    static void name##_##n(float * sc, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * q) {           \
-        few_scores(sc, t, h, ks, q, n, type);                                                                                            \
-    }
-#define FEW_VALUES(name, n, type)                                                                                                        \
-    static void name##_##n(float * o, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks, const float * sc,             \
-                           const float * keep) {                                                                                         \
-        few_values(o, t, h, ks, sc, keep, n, type);                                                                                      \
-    }
-#define FEW(n)                                     \
-    FEW_SCORES(few_scores_f16, n, HWKV_FATTN_F16)  \
-    FEW_SCORES(few_scores_q8,  n, HWKV_FATTN_Q8_0) \
-    FEW_VALUES(few_values_f16, n, HWKV_FATTN_F16)  \
-    FEW_VALUES(few_values_q8,  n, HWKV_FATTN_Q8_0)
-
-#define FEW_2(f) f(1) f(2)
-#if VEC_WIDTH >= 8
-#define FEW_4(f) FEW_2(f) f(3) f(4)
-#else
-#define FEW_4(f) FEW_2(f)
-#endif
-#if VEC_WIDTH >= 16
-#define FEW_ALL(f) FEW_4(f) f(5) f(6) f(7) f(8)
-#else
-#define FEW_ALL(f) FEW_4(f)
-#endif
-
-FEW_ALL(FEW)
-
+// both for n rows, in the tables at the type and n - 1
 typedef void (* few_scores_fn)(float *, const struct hwkv_fattn_tile *, int32_t, const struct keys *, const float *);
 typedef void (* few_values_fn)(float *, const struct hwkv_fattn_tile *, int32_t, const struct keys *, const float *, const float *);
 
-#define SCORES_F16(n) few_scores_f16_##n,
-#define SCORES_Q8(n)  few_scores_q8_##n,
-#define VALUES_F16(n) few_values_f16_##n,
-#define VALUES_Q8(n)  few_values_q8_##n,
+#define FEW(n, type)                                                                                                                     \
+    static void few_scores_##type##_##n(float * sc, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks,                 \
+                                        const float * q) {                                                                               \
+        few_scores(sc, t, h, ks, q, n, HWKV_FATTN_##type);                                                                               \
+    }                                                                                                                                    \
+    static void few_values_##type##_##n(float * o, const struct hwkv_fattn_tile * t, int32_t h, const struct keys * ks,                  \
+                                        const float * sc, const float * keep) {                                                          \
+        few_values(o, t, h, ks, sc, keep, n, HWKV_FATTN_##type);                                                                         \
+    }
+#define FEW_SCORES(n, type) few_scores_##type##_##n,
+#define FEW_VALUES(n, type) few_values_##type##_##n,
 
-static const few_scores_fn few_scores_table[2][ROWS_FEW] = { { FEW_ALL(SCORES_F16) }, { FEW_ALL(SCORES_Q8) } };
-static const few_values_fn few_values_table[2][ROWS_FEW] = { { FEW_ALL(VALUES_F16) }, { FEW_ALL(VALUES_Q8) } };
+#define FEW_2(f, type) f(1, type) f(2, type)
+#if VEC_WIDTH >= 8
+#define FEW_4(f, type) FEW_2(f, type) f(3, type) f(4, type)
+#else
+#define FEW_4(f, type) FEW_2(f, type)
+#endif
+#if VEC_WIDTH >= 16
+#define FEW_ALL(f, type) FEW_4(f, type) f(5, type) f(6, type) f(7, type) f(8, type)
+#else
+#define FEW_ALL(f, type) FEW_4(f, type)
+#endif
+
+FEW_ALL(FEW, F16)
+FEW_ALL(FEW, Q8_0)
+FEW_ALL(FEW, Q4_0)
+
+static const few_scores_fn few_scores_table[HWKV_FATTN_TYPES][ROWS_FEW] = {
+    { FEW_ALL(FEW_SCORES, F16) }, { FEW_ALL(FEW_SCORES, Q8_0) }, { FEW_ALL(FEW_SCORES, Q4_0) },
+};
+static const few_values_fn few_values_table[HWKV_FATTN_TYPES][ROWS_FEW] = {
+    { FEW_ALL(FEW_VALUES, F16) }, { FEW_ALL(FEW_VALUES, Q8_0) }, { FEW_ALL(FEW_VALUES, Q4_0) },
+};
 
 // scores of one row to weights; sum adds up lane by lane. Returns what earlier weights are multiplied with.
 static float few_softmax(float * sc, const struct hwkv_fattn_tile * t, const struct keys * ks, int32_t row, float * m, vec * sum) {

@@ -20,12 +20,20 @@ static bool is_enabled(void) {
     return hwkv_switch_is_on(&enabled, "GGML_HWKV_FATTN");
 }
 
+static bool type_from_ggml(enum hwkv_fattn_type * to, enum ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F16:  *to = HWKV_FATTN_F16;  return true;
+        case GGML_TYPE_Q8_0: *to = HWKV_FATTN_Q8_0; return true;
+        case GGML_TYPE_Q4_0: *to = HWKV_FATTN_Q4_0; return true;
+        default:             return false;
+    }
+}
+
 static bool kv_from_tensor(struct hwkv_fattn_kv * kv, const struct ggml_tensor * t) {
-    if ((t->type != GGML_TYPE_F16 && t->type != GGML_TYPE_Q8_0) || t->nb[0] != ggml_type_size(t->type) || t->ne[0] > 1024) {
+    if (!type_from_ggml(&kv->type, t->type) || t->nb[0] != ggml_type_size(t->type) || t->ne[0] > 1024) {
         return false;
     }
     kv->data      = t->data;
-    kv->type      = t->type == GGML_TYPE_F16 ? HWKV_FATTN_F16 : HWKV_FATTN_Q8_0;
     kv->dim       = (int32_t) t->ne[0];
     kv->nb_key    = t->nb[1];
     kv->nb_head   = t->nb[2];

@@ -4,8 +4,9 @@
 //   VEC_PANEL          vectors of query rows in a register tile, times VEC_STEP keys or dims
 //   VEC_STEP           divides 16
 //   VEC_ACC            sums that the registers hold, for a few rows
-// and vec_max, vec_f16, vec_q8, f16_to_f32, vec_fold4 (four vectors to one that has a partial sum of each in every 128 bits)
-// and vec_sums (VEC_WIDTH / 4 of those to the sums).
+// and vec_max, f16_to_f32, vec_f16, vec_factor (one F16 value for all lanes), vec_q8 (bytes), vec_q4 (values i and on of the 32
+// that start at p, times a factor), vec_fold4 (four vectors to one that has a partial sum of each in every 128 bits) and
+// vec_sums (VEC_WIDTH / 4 of those to the sums).
 //
 // Two ways through the keys. Many rows: vectors run over the rows, so that softmax needs nothing across lanes; a block
 // of K and V is converted once and both products are small matrix products from the cache. Few rows (decode): vectors
@@ -61,18 +62,24 @@ INLINE vec vec_softcap(vec x, float softcap) {
     return softcap - 2.0f * softcap / (vec_exp2(x) + 1.0f);
 }
 
+// Rows of K and V are read in blocks of so many dims. Where in its block a vector lies is a constant to the compiler: what vectors
+// share, as the factor, is computed once.
+#define BLOCK(type)     ((type) == HWKV_FATTN_F16 ? 16 : 32)
+#define BLOCK_VEC(type) (BLOCK(type) / VEC_WIDTH)
+
 INLINE size_t row_size(int32_t dim, const int type) {
-    return (size_t) dim / 32 * (type == HWKV_FATTN_F16 ? 64 : 34);
+    return (size_t) (dim / BLOCK(type)) * (type == HWKV_FATTN_F16 ? 32 : type == HWKV_FATTN_Q8_0 ? 34 : 18);
 }
 
-INLINE vec vec_kv(const char * row, int32_t i, const int type) {
+// vector i of a block
+INLINE vec vec_kv(const char * block, const int i, const int type) {
     if (type == HWKV_FATTN_F16) {
-        return vec_f16(row + 2 * (size_t) i);
+        return vec_f16(block + 2 * i * VEC_WIDTH);
     }
-    const char * block = row + 34 * (size_t) (i / 32);
-    uint16_t factor;
-    memcpy(&factor, block, sizeof(factor));
-    return vec_q8(block + 2 + i % 32) * f16_to_f32(factor);
+    if (type == HWKV_FATTN_Q8_0) {
+        return vec_q8(block + 2 + i * VEC_WIDTH) * vec_factor(block);
+    }
+    return vec_q4(block + 2, i * VEC_WIDTH, vec_factor(block));
 }
 
 // what lies `ahead` bytes behind p will be read soon; may point beyond the end

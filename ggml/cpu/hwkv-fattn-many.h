@@ -5,17 +5,19 @@ INLINE void rows_to_float(float * out, const char * data, size_t nb, const struc
     for (int32_t j = 0; j < n; j++) {
         const char * row = data + (size_t) ks->at[j] * nb;
         prefetch(row, KEYS * nb, row_size(dim, type));
-        for (int32_t d = 0; d < dim; d += VEC_WIDTH) {
-            vec_store(out + j * dim + d, vec_kv(row, d, type));
+        for (int32_t d = 0; d < dim; d += BLOCK(type)) {
+            for (int i = 0; i < BLOCK_VEC(type); i++) {
+                vec_store(out + j * dim + d + i * VEC_WIDTH, vec_kv(row + row_size(d, type), i, type));
+            }
         }
     }
 }
 
 static void block_to_float(float * out, const char * data, size_t nb, const struct keys * ks, int32_t dim, int type) {
-    if (type == HWKV_FATTN_F16) {
-        rows_to_float(out, data, nb, ks, dim, HWKV_FATTN_F16);
-    } else {
-        rows_to_float(out, data, nb, ks, dim, HWKV_FATTN_Q8_0);
+    switch (type) {
+        case HWKV_FATTN_F16:  rows_to_float(out, data, nb, ks, dim, HWKV_FATTN_F16);  break;
+        case HWKV_FATTN_Q8_0: rows_to_float(out, data, nb, ks, dim, HWKV_FATTN_Q8_0); break;
+        default:              rows_to_float(out, data, nb, ks, dim, HWKV_FATTN_Q4_0);
     }
 }
 

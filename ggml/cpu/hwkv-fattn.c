@@ -73,7 +73,7 @@ static int32_t div_up(int32_t a, int32_t b) {
 }
 
 static bool dim_ok(const struct hwkv_fattn_kv * kv) {
-    return kv->dim >= 16 && kv->dim <= 1024 && kv->dim % (kv->type == HWKV_FATTN_Q8_0 ? 32 : 16) == 0;
+    return kv->dim >= 16 && kv->dim <= 1024 && kv->dim % (kv->type == HWKV_FATTN_F16 ? 16 : 32) == 0;
 }
 
 // rows of all query heads that share a KV head

@@ -18,7 +18,10 @@ extern "C" {
 enum hwkv_fattn_type {
     HWKV_FATTN_F16  = 0,
     HWKV_FATTN_Q8_0 = 1, // blocks of 32: an F16 factor, 32 bytes
+    HWKV_FATTN_Q4_0 = 2, // blocks of 32: an F16 factor, 16 bytes: values 0-15 plus 8 in the low halves, 16-31 in the high ones
 };
+
+#define HWKV_FATTN_TYPES 3
 
 // K or V: [stream][head][key][dim], rows without gaps, the rest by strides in bytes
 struct hwkv_fattn_kv {
