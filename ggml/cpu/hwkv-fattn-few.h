@@ -1,18 +1,18 @@
 // Few rows, a part of hwkv-fattn-kernel.h: up to ROWS_FEW query rows of a head, whose number is a constant to the compiler.
 
 // Fetches a part of the next block into the L2 cache while head h of this one is at key j: in the order of memory, whatever
-// the order in which heads and keys are used, so that the CPU sees a stream.
-INLINE void few_fetch(const struct hwkv_fattn_tile * t, const struct keys * ks, int32_t h, int32_t j, const char * base, size_t nb, size_t nb_head,
-                      size_t size) {
-    const int32_t at  = h * KEYS + j;
-    int32_t       sub = at % t->n_head;
-    const char *  row = base + (size_t) (ks->next + at / t->n_head) * nb;
-    for (int i = 0; i < VEC_WIDTH; i++) {
-        prefetch(row, (size_t) sub * nb_head, size);
-        if (++sub == t->n_head) {
-            sub = 0;
-            row += nb;
-        }
+// the order in which heads and keys are used, so that the CPU sees a stream. `size` bytes are the rows of all heads of a key.
+static __attribute__((noinline)) void few_fetch(const struct hwkv_fattn_tile * t, const struct keys * ks, int32_t h, int32_t j,
+                                                const char * base, size_t nb, size_t size) {
+    const int32_t first = (h * KEYS + j) / t->n_head;
+    const int32_t n     = (h * KEYS + j + VEC_WIDTH) / t->n_head - first;
+    const size_t  ahead = (size_t) (ks->next + first) * nb;
+    if (size + 64 > nb) {
+        prefetch(base, ahead, (size_t) n * nb);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        prefetch(base, ahead + (size_t) i * nb, size);
     }
 }
 
@@ -22,7 +22,7 @@ INLINE void few_scores(float * sc, const struct hwkv_fattn_tile * t, int32_t h, 
     const char * k = t->k + (size_t) h * t->k_nb_head;
     const int step = n_row * 4 <= VEC_ACC ? 4 : 2; // keys at once
     for (int32_t j0 = 0; j0 < ks->n; j0 += VEC_WIDTH) {
-        few_fetch(t, ks, h, j0, t->k, t->k_nb, t->k_nb_head, row_size(t->dk, type));
+        few_fetch(t, ks, h, j0, t->k, t->k_nb, (size_t) (t->n_head - 1) * t->k_nb_head + row_size(t->dk, type));
         vec part[ROWS_FEW][4], folded[ROWS_FEW][VEC_WIDTH / 4]; // at once, or the sums would go through memory
         for (int j = 0; j < VEC_WIDTH; j += step) {
             vec sum[4][ROWS_FEW];
@@ -73,7 +73,7 @@ INLINE void few_values_part(float * o, const struct hwkv_fattn_tile * t, int32_t
     for (int32_t j = 0; j < ks->n; j++) {
         const char * row = v + (size_t) ks->at[j] * t->v_nb;
         if (d == 0 && b == 0 && j % VEC_WIDTH == 0) {
-            few_fetch(t, ks, h, j, t->v, t->v_nb, t->v_nb_head, row_size(t->dv, type));
+            few_fetch(t, ks, h, j, t->v, t->v_nb, (size_t) (t->n_head - 1) * t->v_nb_head + row_size(t->dv, type));
         }
         vec x[4];
         for (int i = 0; i < n_vec; i++) {
