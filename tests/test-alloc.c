@@ -234,6 +234,16 @@ static int run_geometry_copy(struct hwkv_error * err) {
     return status;
 }
 
+static int run_allocate(struct hwkv_error * err) {
+    const uint64_t bytes[] = { 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3 };
+    const struct hwkv_allocate_params params = { .loss = losses, .bytes = bytes, .n_unit = 4, .n_entry = 3, .budget = 8 };
+    struct hwkv_allocation found;
+    int32_t chosen[4];
+    const int status = hwkv_allocate(&found, chosen, &params, err);
+    CHECK(status || (found.bytes == 8 && chosen[1] == 2 && chosen[3] == 2));
+    return status;
+}
+
 //
 // the loop
 //
@@ -277,6 +287,7 @@ static void test_operations(void) {
         { "replace",       run_replace       },
         { "plan",          run_plan          },
         { "geometry_copy", run_geometry_copy },
+        { "allocate",      run_allocate      },
     };
     for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
         const long once = fail_each(operations[i].name, operations[i].run, false);

@@ -382,6 +382,31 @@ struct hwkv_split {
 int hwkv_select_binary(int32_t * entries, const struct hwkv_split * split, struct hwkv_error * err);
 
 //
+// allocation: entries for a number of bytes
+//
+
+struct hwkv_allocate_params {
+    const double   * loss;    // [n_unit][n_entry] what a unit loses under an entry, at least 0; losses add up
+    const uint64_t * bytes;   // [n_unit][n_entry] what it takes
+    int32_t          n_unit;
+    int32_t          n_entry; // at most HWKV_CODE_MAX
+    int32_t          n_fixed; // the first units have their entries already, which are paid for like the others
+    uint64_t         budget;  // bytes of all units
+};
+
+struct hwkv_allocation {
+    uint64_t bytes;
+    double   loss;
+    double   lambda;          // the price of a byte: loss that the next one would have saved; 0: all that units can use is there
+};
+
+// The entries with the least loss found within the budget: every unit takes the one with the least loss + lambda x bytes, at the lambda that spends
+// the budget, and what is left over buys what gains the most, also by exchange. The same input gives the same choice. entries: [n_unit], of which the
+// fixed ones are given. A budget that exceeds another by the largest difference of a unit's entries never loses more. HWKV_ERR_BUDGET: not even the
+// smallest allocation fits; it is in *out and in entries.
+int hwkv_allocate(struct hwkv_allocation * out, int32_t * entries, const struct hwkv_allocate_params * params, struct hwkv_error * err);
+
+//
 // plan: what the runtime allocates
 //
 
