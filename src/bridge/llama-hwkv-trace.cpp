@@ -1,5 +1,6 @@
 #include "llama-hwkv-trace.h"
 #include "llama-hwkv-cut.h"
+#include "llama-hwkv-project.h"
 #include "llama-hwkv.h"
 
 #include "hwkv-error.h"
@@ -29,6 +30,7 @@ struct llama_hwkv_tracer {
     ggml_tensor * hidden_inp = nullptr;
     ggml_tensor * hidden_out = nullptr;
     ggml_tensor * fattn      = nullptr;
+    llama_hwkv_projection projection;
 
     std::string error; // why the graph could not be cut
 
@@ -178,6 +180,7 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
         error = format("layer %d has no flash attention in one call", part.last);
         return nullptr;
     }
+    projection.find(nodes, fattn);
 
     // all inputs are set, used or not
     std::vector<ggml_tensor *> inputs;
@@ -205,6 +208,11 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
         } else {
             ggml_build_forward_order(gf, nodes[i]);
         }
+    }
+
+    for (auto * t : projection.tensors()) {
+        ggml_build_forward_expand(gf, t);
+        ggml_set_output(storage_of(t));
     }
 
     if (part.first > 0 && !check_closed(gf, nodes, i_first)) {
@@ -335,6 +343,10 @@ void llama_hwkv_tracer::get_rows(const ggml_tensor * t, int64_t n_rows, bool hea
             }
         }
     }
+}
+
+const llama_hwkv_projection & llama_hwkv_projection_of(const llama_hwkv_tracer * tracer) {
+    return tracer->projection;
 }
 
 bool llama_hwkv_tracer_get_hidden(const llama_hwkv_tracer * tracer, float * dst) {
