@@ -245,6 +245,13 @@ def test_entries_with_types_are_named_as_in_the_file(draw, statistics):
     assert "1024:q8_0/q4_0" in text and "nan" not in text
 
 
+def test_an_allocated_point_tells_what_it_had(draw, statistics):
+    policy = json.loads((ROOT / "tests" / "data" / "policy-ok" / "typed.json").read_text())
+    point = next(point for point in policy["operating_points"] if "budget" in point)
+    assert f"budget {point['budget'] / 2**20:.2f} MiB" in statistics(policy)
+    assert "budget" in draw(policy)["point-note"]["text"] and "budget" not in draw(policy, "point=0")["point-note"]["text"]
+
+
 def test_scores_by_context_are_those_of_the_policys(draw):
     drawn = draw(json.loads((ROOT / "tests" / "data" / "policy-ok" / "scores-by-context.json").read_text()))
     assert "> 256: 0.9000" in drawn["tip"]["text"] and not drawn["curves"]["hidden"]

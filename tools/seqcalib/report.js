@@ -67,6 +67,9 @@ function cosines(scores) {
 
 const rule = point => isNumber(point.tau) ? `\u03c4 ${point.tau}` : point.method;
 
+// What an allocation had to spend, and what a little more would have saved.
+const price = point => isNumber(point.budget) ? `; budget ${memory(point.budget)}, \u03bb ${short(point.lambda * 2 ** 20)} per MiB` : "";
+
 // From short (dark) to full (bright); neighbours differ in lightness, so it also works in grey.
 const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 
@@ -432,7 +435,7 @@ function drawBounds(entries) {
 
 function draw() {
     const point = points[now];
-    $("point-note").textContent = `${rule(point)}; keeps ${percent(point.retention)} of the cache`;
+    $("point-note").textContent = `${rule(point)}${price(point)}; keeps ${percent(point.retention)} of the cache`;
     drawTiles(point);
     drawMap(point);
     drawBars(point);

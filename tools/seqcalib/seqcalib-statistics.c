@@ -262,7 +262,11 @@ static void print_point(const struct stats * s, const struct hwkv_point * point)
     tool_put_text(s->out, point->name);
     fprintf(s->out, " (");
     tool_put_text(s->out, rule_name(point, rule));
-    fprintf(s->out, ")\n\nlayers: share of the cache kept, lowest and mean score of what is chosen, heads per %s\n", entry_word(s));
+    fprintf(s->out, ")\n");
+    if (point->budget > 0) {
+        fprintf(s->out, "budget %.2f MiB, the next MiB would have saved a loss of %.3g (lambda)\n", tool_mib(point->budget), point->lambda * 1048576.0);
+    }
+    fprintf(s->out, "\nlayers: share of the cache kept, lowest and mean score of what is chosen, heads per %s\n", entry_word(s));
     fprintf(s->out, "  %5s %6s %7s %9s %9s", "layer", "heads", "kept", "min", "mean");
     put_entry_header(s);
     for (int32_t jl = 0; jl < s->geo->n_full; jl++) {
