@@ -31,11 +31,15 @@ int sc_calib_init(struct sc_calib * calib, struct sc_input * in, const double * 
     calib->scores     = calloc(n*(size_t) in->codebook->n, sizeof(*calib->scores));
     calib->known      = calloc((size_t) n_tau*(size_t) geo->n_full, sizeof(*calib->known));
     calib->validation = calloc((size_t) n_tau, sizeof(*calib->validation));
+    calib->names      = calloc((size_t) n_tau, sizeof(*calib->names));
     calib->sums       = calloc((size_t) n_head_max*(size_t) in->codebook->n, sizeof(*calib->sums));
 
-    if (!calib->unit_start || !calib->entries || !calib->scores || !calib->known || !calib->validation || !calib->sums) {
+    if (!calib->unit_start || !calib->entries || !calib->scores || !calib->known || !calib->validation || !calib->names || !calib->sums) {
         sc_calib_free(calib);
         return hwkv_fail(err, HWKV_ERR_NOMEM, NULL, "out of memory");
+    }
+    for (int32_t ip = 0; tau && ip < n_tau; ip++) {
+        snprintf(calib->names[ip], SC_POINT_NAME, "tau-%.12g", tau[ip]);
     }
     return HWKV_OK;
 }
@@ -49,6 +53,7 @@ void sc_calib_free(struct sc_calib * calib) {
     free(calib->scores);
     free(calib->known);
     free(calib->validation);
+    free(calib->names);
     free(calib->sums);
     memset(calib, 0, sizeof(*calib));
 }
@@ -61,21 +66,45 @@ static int32_t first_of(uint64_t mask) {
     return ip;
 }
 
-static bool knows(void * user, int32_t jl, uint64_t mask) {
-    const struct sc_calib * calib = user;
+bool sc_calib_knows(const struct sc_calib * calib, int32_t jl, uint64_t mask) {
     return calib->known[(size_t) first_of(mask)*(size_t) calib->in->geo->n_full + (size_t) jl];
 }
 
-static const int32_t * entries_of(void * user, int32_t jl, int32_t ip) {
-    const struct sc_calib * calib = user;
+const int32_t * sc_calib_entries(const struct sc_calib * calib, int32_t jl, int32_t ip) {
     return calib->entries + (size_t) ip*(size_t) calib->n_unit + calib->unit_start[jl];
 }
 
-static int see(void * user, int32_t jl, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
-    struct sc_calib * calib = user;
+// One KV head of a sequence.
+static int see_head(struct sc_calib * calib, int32_t jl, int32_t ih, const struct sc_trace * trace, struct hwkv_error * err) {
+    const struct sc_input * in = calib->in;
+
+    double same;
+    int status = sc_check_head(&same, in, trace, ih, err);
+    if (status != HWKV_OK) {
+        return status;
+    }
+    if (!(same >= SC_CHECK_MIN)) {
+        return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d, KV head %d: replayed and traced attention agree to %.4f, expected at least %.2f",
+                         in->geo->layers[jl].il, ih, same, SC_CHECK_MIN);
+    }
+    calib->agreement = same < calib->agreement ? same : calib->agreement;
+
+    struct sc_outputs outputs;
+    status = sc_replay_head(&outputs, in, trace, ih, false, err);
+    if (status != HWKV_OK) {
+        return status;
+    }
+    sc_score_head(&outputs, calib->sums + (size_t) ih*(size_t) in->codebook->n);
+    if (calib->distort) {
+        sc_distort_head(calib->distort, ih, &outputs);
+    }
+    sc_outputs_free(&outputs);
+    return HWKV_OK;
+}
+
+int sc_calib_see(struct sc_calib * calib, int32_t jl, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
     const struct sc_input   * in    = calib->in;
     const struct hwkv_layer * layer = &in->geo->layers[jl];
-    (void) mask;
 
     if (trace->shape.n_head != layer->n_head || trace->shape.n_head_kv != layer->n_head_kv) {
         return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d: traced %d query and %d KV heads, expected %d and %d", layer->il, trace->shape.n_head,
@@ -86,28 +115,38 @@ static int see(void * user, int32_t jl, uint64_t mask, int32_t iseq, const struc
         calib->n_sum = 0;
     }
 
-    for (int32_t ih = 0; ih < layer->n_head_kv; ih++) {
-        double same;
-        int status = sc_check_head(&same, in, trace, ih, err);
-        if (status != HWKV_OK) {
-            return status;
-        }
-        if (!(same >= SC_CHECK_MIN)) {
-            return hwkv_fail(err, HWKV_ERR_INTERNAL, NULL, "layer %d, KV head %d: replayed and traced attention agree to %.4f, expected at least %.2f", layer->il, ih,
-                           same, SC_CHECK_MIN);
-        }
-        calib->agreement = same < calib->agreement ? same : calib->agreement;
-
-        struct sc_outputs outputs;
-        status = sc_replay_head(&outputs, in, trace, ih, false, err);
-        if (status != HWKV_OK) {
-            return status;
-        }
-        sc_score_head(&outputs, calib->sums + (size_t) ih*(size_t) in->codebook->n);
-        sc_outputs_free(&outputs);
+    int status = calib->distort ? sc_distort_begin(calib->distort, iseq, trace, err) : HWKV_OK;
+    for (int32_t ih = 0; ih < layer->n_head_kv && status == HWKV_OK; ih++) {
+        status = see_head(calib, jl, ih, trace, err);
+    }
+    if (status != HWKV_OK) {
+        return status;
+    }
+    if (calib->distort) {
+        sc_distort_end(calib->distort);
     }
     calib->n_sum += (int64_t) trace->n_query*(layer->n_head/layer->n_head_kv);
     return HWKV_OK;
+}
+
+void sc_calib_means(const struct sc_calib * calib, int32_t jl, double * cosines) {
+    const int32_t n = calib->in->codebook->n;
+    for (int32_t i = 0; i < calib->in->geo->layers[jl].n_head_kv*n; i++) {
+        cosines[i] = i%n == calib->in->codebook->reference ? 1.0 : calib->sums[i]/(double) calib->n_sum;
+    }
+}
+
+static int see(void * user, int32_t jl, uint64_t mask, int32_t iseq, const struct sc_trace * trace, struct hwkv_error * err) {
+    (void) mask;
+    return sc_calib_see(user, jl, iseq, trace, err);
+}
+
+static bool knows(void * user, int32_t jl, uint64_t mask) {
+    return sc_calib_knows(user, jl, mask);
+}
+
+static const int32_t * entries_of(void * user, int32_t jl, int32_t ip) {
+    return sc_calib_entries(user, jl, ip);
 }
 
 // "256 256 full", scores and what is kept of the layers so far
@@ -147,7 +186,7 @@ static void print_layer(const struct sc_calib * calib, int32_t jl, int32_t ip) {
         lo = score < lo ? score : lo;
         hi = score > hi ? score : hi;
     }
-    tool_progress_line(in->progress, "tau %g, layer %d:%s, scores %.4f to %.4f, %.1f%% kept so far", calib->tau[ip], layer->il, list, lo, hi, 100.0*(double) kept/(double) all);
+    tool_progress_line(in->progress, "%s, layer %d:%s, scores %.4f to %.4f, %.1f%% kept so far", calib->names[ip], layer->il, list, lo, hi, 100.0*(double) kept/(double) all);
 }
 
 static void choose_heads(const struct sc_input * in, int32_t n_head_kv, const double * scores, double tau, int32_t * entries) {
@@ -192,28 +231,29 @@ static int decide(void * user, int32_t jl, uint64_t mask, struct hwkv_error * er
     const struct sc_input * in = calib->in;
     const int32_t n_score = in->geo->layers[jl].n_head_kv*in->codebook->n;
 
-    for (int32_t i = 0; i < n_score; i++) {
-        calib->sums[i] = i%in->codebook->n == in->codebook->reference ? 1.0 : calib->sums[i]/(double) calib->n_sum;
-    }
+    sc_calib_means(calib, jl, calib->sums);
     const int status = sc_work_layer(calib->work, jl, mask, calib->sums, n_score, err);
     if (status != HWKV_OK) {
         return status;
     }
     settle(calib, jl, mask, calib->sums);
+    sc_calib_print_layer(calib, jl, mask);
+    return HWKV_OK;
+}
 
-    // one line for each choice
+void sc_calib_print_layer(const struct sc_calib * calib, int32_t jl, uint64_t mask) {
+    const size_t size = sizeof(int32_t)*(size_t) calib->in->geo->layers[jl].n_head_kv;
     for (int32_t ip = 0; ip < calib->n_tau; ip++) {
         bool new_choice = mask >> ip & 1;
         for (int32_t other = 0; other < ip; other++) {
             if (mask >> other & 1) {
-                new_choice &= memcmp(entries_of(calib, jl, other), entries_of(calib, jl, ip), sizeof(int32_t)*(size_t) in->geo->layers[jl].n_head_kv) != 0;
+                new_choice &= memcmp(sc_calib_entries(calib, jl, other), sc_calib_entries(calib, jl, ip), size) != 0;
             }
         }
         if (new_choice) {
             print_layer(calib, jl, ip);
         }
     }
-    return HWKV_OK;
 }
 
 int sc_calib_restore(struct sc_calib * calib, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
@@ -228,19 +268,20 @@ int sc_calib_restore(struct sc_calib * calib, int32_t jl, uint64_t mask, const d
     return HWKV_OK;
 }
 
-int sc_calib_run(struct sc_calib * calib, struct hwkv_error * err) {
+int32_t sc_calib_n_known(const struct sc_calib * calib) {
     const int32_t n_full = calib->in->geo->n_full;
 
-    int32_t n_row_known = 0;
-    for (bool all = true; n_row_known < n_full; n_row_known++) {
+    for (int32_t jl = 0; jl < n_full; jl++) {
         for (int32_t ip = 0; ip < calib->n_tau; ip++) {
-            all &= calib->known[(size_t) ip*(size_t) n_full + (size_t) n_row_known];
-        }
-        if (!all) {
-            break;
+            if (!calib->known[(size_t) ip*(size_t) n_full + (size_t) jl]) {
+                return jl;
+            }
         }
     }
+    return n_full;
+}
 
+int sc_calib_run(struct sc_calib * calib, struct hwkv_error * err) {
     const struct sc_judge judge = { .user = calib, .verb = "calibrate", .knows = knows, .see = see, .decide = decide, .entries = entries_of };
-    return sc_sweep(calib->in, calib->n_tau, n_row_known, &judge, err);
+    return sc_sweep(calib->in, calib->n_tau, sc_calib_n_known(calib), &judge, err);
 }

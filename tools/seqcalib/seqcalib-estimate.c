@@ -229,7 +229,7 @@ static int print_memory(const struct sc_input * in, const struct sc_estimate_par
 
     print_range(out, "memory: peak ", now + fmax(pass.least + fmax(sweep.least, check.least), logits.least),
                 now + fmax(pass.most + fmax(sweep.most, check.most), logits.most));
-    print_range(out, " MiB, by what the floors choose: program, model and text ", now, now);
+    print_range(out, " MiB, by what is chosen: program, model and text ", now, now);
     print_range(out, ", a pass ", pass.least, pass.most);
     print_range(out, ", layer inputs ", sweep.least, sweep.most);
     if (params->n_holdout > 0) {
@@ -286,11 +286,15 @@ int sc_estimate(const struct sc_input * in, const struct sc_estimate_params * pa
     }
 
     const double one = (per_pass + per_head*layer->n_head_kv)*n_full;
-    fprintf(out, "%d full-attention layers of %d, %d sequences of %d tokens, %d floors%s\n", n_full, in->geo->n_layer, in->n_seq, in->n_ctx, n_tau,
+    const char * goals = params->allocate ? "budgets" : "floors";
+    fprintf(out, "%d full-attention layers of %d, %d sequences of %d tokens, %d %s%s\n", n_full, in->geo->n_layer, in->n_seq, in->n_ctx, n_tau, goals,
             probe.naive ? ", every layer from the tokens" : "");
-    print_time(out, "time: about ", one*in->n_seq);
+    // budgets have a sweep that they share before their own
+    const int32_t shared = params->allocate ? 1 : 0;
+    print_time(out, "time: about ", one*in->n_seq*(shared + 1));
     if (n_tau > 1) {
-        print_time(out, " if all floors choose alike, to ", one*in->n_seq*n_tau);
+        fprintf(out, " if all %s choose alike", goals);
+        print_time(out, ", to ", one*in->n_seq*(shared + n_tau));
         fputs(" if they part at once", out);
     }
     if (n_holdout > 0) {

@@ -10,7 +10,8 @@
 struct sc_estimate_params {
     const char * path_model;   // read again, without its tensors, to plan contexts
     int32_t      n_gpu_layers;
-    int32_t      n_tau;
+    int32_t      n_tau;        // floors or budgets
+    bool         allocate;
     int32_t      n_holdout;
 };
 

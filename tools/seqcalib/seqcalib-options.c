@@ -87,28 +87,55 @@ static int read_taus(void * target, const char * list, struct hwkv_error * err) 
     return HWKV_OK;
 }
 
-static int read_budget(void * target, const char * text, struct hwkv_error * err) {
-    struct sc_budget * budget = target;
-    const size_t       n      = strspn(text, "0123456789.");
-    const char       * unit   = text + n;
-    const double       size   = strcmp(unit, "KiB") == 0 ? 1024.0 : strcmp(unit, "MiB") == 0 ? 1048576.0 : strcmp(unit, "GiB") == 0 ? 1073741824.0 : 0.0;
+static bool parse_budget(struct sc_budget * budget, const char * text) {
+    const size_t n    = strspn(text, "0123456789.");
+    const char * unit = text + n;
+    const double size = strcmp(unit, "KiB") == 0 ? 1024.0 : strcmp(unit, "MiB") == 0 ? 1048576.0 : strcmp(unit, "GiB") == 0 ? 1073741824.0 : 0.0;
 
     char   number[64];
     double value = 0.0;
     snprintf(number, sizeof(number), "%.*s", (int) (n < sizeof(number) ? n : sizeof(number) - 1), text);
 
     *budget = (struct sc_budget) { 0 };
-    if (tool_parse_number(number, &value) && value > 0.0) {
-        if (*unit == '\0' && value <= 1.0) {
-            budget->share = value;
-            return HWKV_OK;
-        }
-        if (size > 0.0 && value*size < 1e18) {
-            budget->bytes = (uint64_t) (value*size);
-            return HWKV_OK;
-        }
+    if (!tool_parse_number(number, &value) || !(value > 0.0)) {
+        return false;
     }
-    return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found '%s', expected a share above 0 and at most 1, or bytes such as 512MiB or 2GiB", text);
+    if (*unit == '\0') {
+        budget->share = value;
+        return value <= 1.0;
+    }
+    budget->bytes = size > 0.0 && value*size < 1e18 ? (uint64_t) (value*size) : 0;
+    return budget->bytes > 0;
+}
+
+#define BUDGET_EXPECTED "a share above 0 and at most 1, or bytes such as 512MiB or 2GiB"
+
+static int read_budget(void * target, const char * text, struct hwkv_error * err) {
+    return parse_budget(target, text) ? HWKV_OK : hwkv_fail(err, HWKV_ERR_ARG, NULL, "found '%s', expected " BUDGET_EXPECTED, text);
+}
+
+static int read_budgets(void * target, const char * list, struct hwkv_error * err) {
+    struct sc_budgets * budgets = target;
+    const char        * at      = list;
+    char                field[SC_TAU_NAME];
+
+    budgets->n = 0;
+    while (tool_next_field(&at, field, sizeof(field))) {
+        if (budgets->n == SC_TAU_MAX) {
+            return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found more than %d budgets", SC_TAU_MAX);
+        }
+        if (!parse_budget(&budgets->budget[budgets->n], field)) {
+            return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found '%s', expected " BUDGET_EXPECTED ", separated by commas", list);
+        }
+        for (int32_t i = 0; i < budgets->n; i++) {
+            // they give the points their names
+            if (strcmp(budgets->text[i], field) == 0) {
+                return hwkv_fail(err, HWKV_ERR_ARG, NULL, "found %s twice", field);
+            }
+        }
+        snprintf(budgets->text[budgets->n++], SC_TAU_NAME, "%s", field);
+    }
+    return HWKV_OK;
 }
 
 //
@@ -142,6 +169,10 @@ static const struct tool_option OPTIONS[] = {
       .help = "select the best point within B: a share of the full cache such as 0.7, or bytes such as\n"
               "512MiB or 2GiB as allocated at this context. Exit code 3 if none fits; the file is still\n"
               "written. Without it the first floor of the list is selected" },
+    { "--allocate",        NULL,   TOOL_OTHER,   AT(allocate), .value = "LIST", .read = read_budgets,
+      .help = "instead of floors: a point for each budget, given as for --budget, in which every head gets\n"
+              "the entry that is worth its bytes most. It takes one sweep through the layers, and one for\n"
+              "each budget. Exit code 3 if one is below what the smallest entries take" },
     { "--per-layer",       NULL,   TOOL_FLAG,    AT(per_layer),
       .help = "one entry for all KV heads of a layer, by the mean of their scores: to compare with" },
     { "--n-query",         NULL,   TOOL_INT,     AT(n_query), 1, 1 << 24, .value = "N",
@@ -186,6 +217,9 @@ static int check(const struct sc_options * opt) {
     if (opt->files.n == 0) {
         return fail("no text, expected -f FILE (--help shows all options)");
     }
+    if (opt->allocate.n > 0 && (opt->taus.n > 0 || opt->budget.share > 0.0 || opt->budget.bytes > 0)) {
+        return fail("--allocate and %s: found both, expected points by budget or by floor", opt->taus.n > 0 ? "--tau" : "--budget");
+    }
     if (opt->holdout_files.n > 0 && opt->n_holdout == 0) {
         return fail("--holdout-file without --holdout, expected how many sequences to take from it");
     }
@@ -200,7 +234,7 @@ static int check(const struct sc_options * opt) {
 
 static void set_defaults(struct sc_options * opt) {
     *opt = (struct sc_options) {
-        .out = "policy.json", .sinks = 4, .taus = { { 0.995 }, 1 }, .n_seq = 1, .n_query = 256, .seed = 42, .type_k = HWKV_TYPE_F16, .type_v = HWKV_TYPE_F16,
+        .out = "policy.json", .sinks = 4, .n_seq = 1, .n_query = 256, .seed = 42, .type_k = HWKV_TYPE_F16, .type_v = HWKV_TYPE_F16,
         .n_ubatch = 512, .n_gpu_layers = -1,
     };
     opt->files.items         = opt->files_room;
@@ -226,6 +260,9 @@ int sc_options_read(struct sc_options * opt, int argc, char ** argv) {
     }
     if (strcmp(opt->out, "/dev/stdout") == 0) {
         opt->out = "-"; // redirected into a file it looks like one, which must not be renamed over
+    }
+    if (opt->taus.n == 0 && opt->allocate.n == 0) {
+        opt->taus = (struct sc_taus) { { 0.995 }, 1 }; // the paper's
     }
     return check(opt);
 }

@@ -29,6 +29,12 @@ struct sc_budget {
     uint64_t bytes;  // of the allocated plan, 0: none
 };
 
+struct sc_budgets {
+    struct sc_budget budget[SC_TAU_MAX];
+    char             text[SC_TAU_MAX][SC_TAU_NAME]; // as given
+    int32_t          n;
+};
+
 struct sc_options {
     const char        * model;
     const char        * files_room[SC_FILE_MAX];
@@ -41,6 +47,7 @@ struct sc_options {
     int32_t           sinks;
     struct sc_taus    taus;
     struct sc_budget  budget;
+    struct sc_budgets allocate;       // n 0: points by tau
     int32_t           n_seq;
     int32_t           n_query;
     int64_t           seed;

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-void sc_artifact_id(const struct sc_input * in, double tau, char hex[65]) {
+void sc_artifact_id(const struct sc_input * in, double goal, char hex[65]) {
     struct hwkv_sha256 s;
     char text[32];
 
@@ -31,7 +31,7 @@ void sc_artifact_id(const struct sc_input * in, double tau, char hex[65]) {
     hwkv_sha256_i64(&s, (int64_t) in->seed);
     hwkv_sha256_string(&s, ggml_type_name(in->type_k));
     hwkv_sha256_string(&s, ggml_type_name(in->type_v));
-    snprintf(text, sizeof(text), "%.17g", tau);
+    snprintf(text, sizeof(text), "%.17g", goal);
     hwkv_sha256_string(&s, text);
     if (in->per_layer) {
         hwkv_sha256_string(&s, "per-layer");
@@ -41,11 +41,7 @@ void sc_artifact_id(const struct sc_input * in, double tau, char hex[65]) {
 
 // bytes the runtime allocates for a point at this context; UINT64_MAX if there is no plan
 static uint64_t plan_bytes(const struct hwkv_policy * policy, int32_t ip, const struct sc_calib * calib) {
-    struct hwkv_plan_params params = hwkv_plan_params_default();
-    params.n_ctx       = (uint32_t) calib->in->n_ctx;
-    params.type_k      = hwkv_policy_type_k(policy);
-    params.type_v      = hwkv_policy_type_v(policy);
-    params.v_width_max = calib->in->geo->v_width_max;
+    const struct hwkv_plan_params params = sc_plan_params(calib->in);
 
     struct hwkv_plan * plan;
     if (hwkv_plan_init(&plan, policy, ip, &params, NULL) != HWKV_OK) {
@@ -79,36 +75,42 @@ static int32_t choose(const struct hwkv_policy * policy, const struct sc_calib *
     return *selected ? ip : cheapest;
 }
 
-static int add_points(struct hwkv_policy * policy, const struct sc_calib * calib, struct hwkv_error * err) {
-    int status = HWKV_OK;
-    for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
-        const size_t unit = (size_t) ip*(size_t) calib->n_unit;
-        char tau[SC_TAU_NAME];
-        char name[64];
-        char method[128];
-        char id[65];
-        snprintf(name, sizeof(name), "tau-%s", sc_tau_name(calib->tau[ip], tau));
-        snprintf(method, sizeof(method), "one %s a layer, %s for the mean of its heads", calib->in->codebook->typed ? "entry" : "window", name);
-        sc_artifact_id(calib->in, calib->tau[ip], id);
+static int add_point(struct hwkv_policy * policy, const struct sc_calib * calib, const struct sc_allocate * alloc, int32_t ip, struct hwkv_error * err) {
+    const struct sc_input * in = calib->in;
+    const size_t unit = (size_t) ip*(size_t) calib->n_unit;
 
-        const struct hwkv_scores scores = { .kind = "cosine", .context = calib->in->n_ctx, .values = calib->scores + unit*(size_t) calib->in->codebook->n };
-        const struct hwkv_point_params point = {
-            .name        = name,
-            .tau         = calib->in->per_layer ? 0.0 : calib->tau[ip],
-            .method      = calib->in->per_layer ? method : NULL,
-            .entries     = calib->entries + unit,
-            .scores      = &scores,
-            .n_scores    = 1,
-            .artifact_id = id,
-            .validation  = calib->validation[ip],
-        };
-        status = hwkv_policy_add_point(policy, &point, err);
+    char method[128];
+    if (alloc) {
+        snprintf(method, sizeof(method), "least %s loss in the budget%s", SC_LOSS_KIND, in->per_layer ? ", one entry a layer" : "");
+    } else {
+        snprintf(method, sizeof(method), "one %s a layer, %s for the mean of its heads", in->codebook->typed ? "entry" : "window", calib->names[ip]);
     }
-    return status;
+    char id[65];
+    sc_artifact_id(in, calib->tau ? calib->tau[ip] : (double) alloc->budgets[ip], id);
+
+    const struct hwkv_scores scores[] = {
+        { .kind = "cosine",     .context = in->n_ctx, .values = calib->scores + unit*(size_t) in->codebook->n },
+        { .kind = SC_LOSS_KIND, .context = in->n_ctx, .values = alloc ? alloc->losses + unit*(size_t) in->codebook->n : NULL },
+    };
+    const struct hwkv_point_params point = {
+        .name        = calib->names[ip],
+        .tau         = in->per_layer || alloc ? 0.0 : calib->tau[ip],
+        .method      = in->per_layer || alloc ? method : NULL,
+        .budget      = alloc ? alloc->budgets[ip] : 0,
+        .lambda      = alloc ? alloc->lambdas[ip] : 0.0,
+        .entries     = calib->entries + unit,
+        .scores      = scores,
+        .n_scores    = alloc ? 2 : 1,
+        .artifact_id = id,
+        .validation  = calib->validation[ip],
+    };
+    return hwkv_policy_add_point(policy, &point, err);
 }
 
-int sc_make_policy(struct hwkv_policy ** out, bool * selected, const struct sc_calib * calib, const struct sc_options * opt, const struct tool_text * text, struct hwkv_error * err) {
-    const struct sc_input * in = calib->in;
+int sc_make_policy(struct hwkv_policy ** out, bool * selected, const struct sc_result * result, const struct sc_options * opt, struct hwkv_error * err) {
+    const struct sc_calib  * calib = result->calib;
+    const struct sc_input  * in    = calib->in;
+    const struct tool_text * text  = result->text;
 
     struct hwkv_calibration record = { .seed = (int64_t) in->seed, .n_seq = in->n_seq, .n_query = in->n_query };
     snprintf(record.text, sizeof(record.text), "%s", text->source);
@@ -117,8 +119,8 @@ int sc_make_policy(struct hwkv_policy ** out, bool * selected, const struct sc_c
     snprintf(record.tool, sizeof(record.tool), "llama-seqcalib %s", HWKV_VERSION);
 
     int status = sc_policy_new(out, in, err);
-    if (status == HWKV_OK) {
-        status = add_points(*out, calib, err);
+    for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
+        status = add_point(*out, calib, result->alloc, ip, err);
     }
     if (status == HWKV_OK) {
         status = hwkv_policy_set_calibration(*out, &record, err);

@@ -1,5 +1,6 @@
 // One layer under one prefix: a context whose lower layers are frozen, run sequence by sequence.
 
+#include "seqcalib-distort.h"
 #include "seqcalib-sweep.h"
 
 #include "tool-progress.h"
@@ -39,6 +40,15 @@ static int policy_new(struct hwkv_policy ** out, const struct sc_input * in, con
 
 int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err) {
     return policy_new(out, in, in->codebook->entries, in->codebook->n, err);
+}
+
+struct hwkv_plan_params sc_plan_params(const struct sc_input * in) {
+    struct hwkv_plan_params params = hwkv_plan_params_default();
+    params.n_ctx       = (uint32_t) in->n_ctx;
+    params.type_k      = in->codebook->cache.k;
+    params.type_v      = in->codebook->cache.v;
+    params.v_width_max = in->geo->v_width_max;
+    return params;
 }
 
 // The codebook with what a layer is traced in: of all types that there may be only F32 loses nothing. It takes more bytes than any other
@@ -174,7 +184,9 @@ size_t sc_pass_size(const struct sc_pass * pass) {
     const size_t rows   = rows_k > rows_v ? rows_k : rows_v;
     const size_t replay = sc_replay_size(in, layer, n_query);
 
-    return sc_context_size(pass->ctx) + trace + (rows > replay ? rows : replay);
+    const size_t losses = in->losses ? sc_distort_size(in, layer, n_query) : 0;
+
+    return sc_context_size(pass->ctx) + trace + losses + (rows > replay ? rows : replay);
 }
 
 void sc_trace_free(struct sc_trace * trace) {
@@ -184,6 +196,7 @@ void sc_trace_free(struct sc_trace * trace) {
     free(trace->v);
     free(trace->sink_logits);
     free(trace->out);
+    sc_projection_free(&trace->projection);
     memset(trace, 0, sizeof(*trace));
 }
 
@@ -265,6 +278,12 @@ static int trace_chunk(struct sc_pass * pass, struct sc_trace * trace, int32_t p
 
     llama_hwkv_tracer_get_q(pass->tracer, pass->chunk);
     *iq = pick_rows(trace, iq0, pos, n, pass->chunk, width_k, trace->q + iq0*width_k);
+
+    const struct sc_rows rows = { .pos = trace->pos, .n = trace->n_query, .first = iq0, .end = *iq, .chunk_pos = pos };
+    const int projected = pass->in->losses ? sc_projection_add(&trace->projection, pass->tracer, &rows, err) : HWKV_OK;
+    if (projected != HWKV_OK) {
+        return projected;
+    }
 
     if (attend) {
         llama_hwkv_tracer_get_out(pass->tracer, pass->chunk);

@@ -75,12 +75,16 @@ static int run_sequences(struct sweep * sw, struct sc_pass * pass, int32_t jl, c
     return status;
 }
 
+static double scale_of(const struct sc_input * in) {
+    return in->work_scale > 0.0 ? in->work_scale : 1.0;
+}
+
 static int run_branch(struct sweep * sw, int32_t jl, struct branch * b, struct hwkv_error * err) {
     struct sc_input * in = sw->in;
 
     const bool traced = !sw->judge->knows(sw->judge->user, jl, b->mask);
     if (!traced && in->naive) {
-        tool_progress_skip(in->progress, 1.0/sw->n_branch);
+        tool_progress_skip(in->progress, scale_of(in)/sw->n_branch);
         return HWKV_OK; // nothing is carried over
     }
 
@@ -99,6 +103,7 @@ static int run_branch(struct sweep * sw, int32_t jl, struct branch * b, struct h
     struct sc_pass * pass;
     int status = sc_pass_init(&pass, in, jl, b->entries, err);
     if (status == HWKV_OK) {
+        in->n_pass++;
         status = run_sequences(sw, pass, jl, b, next, traced, err);
         sc_pass_free(pass);
     }
@@ -210,7 +215,7 @@ int sc_sweep(struct sc_input * in, int32_t n_point, int32_t n_row_known, const s
         char stage[64];
         snprintf(stage, sizeof(stage), "layer %d (%d of %d): %s", geo->layers[jl].il, jl + 1, geo->n_full, judge->verb);
         tool_progress_stage(in->progress, stage);
-        in->work_unit = 1.0/((double) sw.n_branch*in->n_seq*((in->n_ctx + in->n_ubatch - 1)/in->n_ubatch));
+        in->work_unit = scale_of(in)/((double) sw.n_branch*in->n_seq*((in->n_ctx + in->n_ubatch - 1)/in->n_ubatch));
         status = run_layer(&sw, jl, err);
     }
     for (int32_t i = 0; i < sw.n_branch; i++) {

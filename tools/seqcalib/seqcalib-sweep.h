@@ -4,6 +4,7 @@
 #define SC_SWEEP_H
 
 #include "seqcalib-codebook.h"
+#include "seqcalib-project.h"
 
 #include "llama-hwkv-trace.h"
 #include "llama-hwkv.h"
@@ -36,10 +37,13 @@ struct sc_input {
     const llama_token * tokens; // [n_seq][n_ctx]
 
     bool per_layer;             // the heads of a layer take one entry
+    bool losses;                // traces have the projection too
     bool naive;                 // run all layers below from the tokens for every layer, keep nothing
 
     struct tool_progress          * progress; // or NULL; a full-attention layer is one unit of work
+    double                        work_scale; // units of a layer, 0: 1
     double                        work_unit; // of one chunk of tokens; the sweep sets it
+    int64_t                       n_pass;    // layers that have been run, once for all sequences
     const volatile sig_atomic_t * stop;     // set: come to an end, or NULL
 };
 
@@ -55,6 +59,8 @@ struct sc_trace {
     bool      exact_k; // k is as computed, and rounded for each type that is replayed; else it is what the cache holds
     bool      exact_v;
     float   * sink_logits; // [n_head] learned attention sinks, or NULL
+
+    struct sc_projection projection; // with losses
 
     int32_t   n_check; // the last queries, of which the attention's own output is here too
     float   * out;     // [n_check][n_head][head_dim_v]
@@ -86,6 +92,9 @@ int sc_sweep(struct sc_input * in, int32_t n_point, int32_t n_row_known, const s
 
 // A policy for what the sweep runs on, with its codebook and without points.
 int sc_policy_new(struct hwkv_policy ** out, const struct sc_input * in, struct hwkv_error * err);
+
+// What a server with one sequence of this context allocates on a CPU.
+struct hwkv_plan_params sc_plan_params(const struct sc_input * in);
 
 // The context that everything here runs in: one sequence, flash attention; policy NULL is the full cache.
 struct llama_context * sc_context_new(const struct sc_input * in, const struct hwkv_policy * policy, int32_t ip);

@@ -391,10 +391,7 @@ static int write_record(struct validator * val, const struct sc_holdout * holdou
 static int make_policy(const struct sc_calib * calib, struct hwkv_policy ** out, struct hwkv_error * err) {
     int status = sc_policy_new(out, calib->in, err);
     for (int32_t ip = 0; ip < calib->n_tau && status == HWKV_OK; ip++) {
-        char tau[SC_TAU_NAME];
-        char name[64];
-        snprintf(name, sizeof(name), "tau-%s", sc_tau_name(calib->tau[ip], tau));
-        const struct hwkv_point_params point = { .name = name, .tau = calib->tau[ip], .entries = calib->entries + (size_t) ip*(size_t) calib->n_unit };
+        const struct hwkv_point_params point = { .name = calib->names[ip], .method = "to be checked", .entries = calib->entries + (size_t) ip*(size_t) calib->n_unit };
         status = hwkv_policy_add_point(*out, &point, err);
     }
     return status;

@@ -1,5 +1,6 @@
 // llama-seqcalib: how much history every KV head needs and in which cache type, found layer by layer.
 
+#include "seqcalib-allocate.h"
 #include "seqcalib-calibrate.h"
 #include "seqcalib-estimate.h"
 #include "seqcalib-options.h"
@@ -41,6 +42,8 @@ struct run {
     struct sc_codebook   codebook;
     struct sc_input      in;
     struct sc_calib      calib;
+    struct sc_distort    distort;
+    struct sc_allocate   alloc;    // with --allocate
     struct tool_progress * progress;
     char               * work_path;
 };
@@ -246,6 +249,7 @@ static void make_input(struct run * run) {
         .type_v     = tool_ggml_type(opt->type_v),
         .tokens     = run->tokens,
         .per_layer  = opt->per_layer,
+        .losses     = opt->allocate.n > 0,
         .naive      = opt->naive,
         .progress   = run->progress,
         .stop       = &tool_stop,
@@ -254,7 +258,8 @@ static void make_input(struct run * run) {
 
 static int restore_layer(void * user, int32_t jl, uint64_t mask, const double * scores, int32_t n_score, struct hwkv_error * err) {
     struct run * run = user;
-    return sc_calib_restore(&run->calib, jl, mask, scores, n_score, err);
+    return run->opt.allocate.n > 0 ? sc_allocate_restore(&run->alloc, jl, mask, scores, n_score, err) :
+        sc_calib_restore(&run->calib, jl, mask, scores, n_score, err);
 }
 
 static int restore_validation(void * user, int32_t ip, const char * json, struct hwkv_error * err) {
@@ -269,13 +274,14 @@ static int restore_validation(void * user, int32_t ip, const char * json, struct
 static int open_work(struct run * run, struct hwkv_error * err) {
     const struct sc_options * opt = &run->opt;
 
-    // all that the lines depend on: the program, the inputs, every floor, how it is computed and what is checked
+    // all that the lines depend on: the program, the inputs, every floor or budget, how it is computed and what is checked
     char hex[65];
     struct hwkv_sha256 s;
     hwkv_sha256_init(&s);
     hwkv_sha256_string(&s, hwkv_version_line());
-    for (int32_t i = 0; i < opt->taus.n; i++) {
-        sc_artifact_id(&run->in, opt->taus.tau[i], hex);
+    hwkv_sha256_string(&s, opt->allocate.n > 0 ? SC_LOSS_KIND : "cosine");
+    for (int32_t i = 0; i < run->calib.n_tau; i++) {
+        sc_artifact_id(&run->in, opt->allocate.n > 0 ? (double) run->alloc.budgets[i] : opt->taus.tau[i], hex);
         hwkv_sha256_string(&s, hex);
     }
     hwkv_sha256_i64(&s, opt->n_ubatch);
@@ -306,12 +312,20 @@ static void print_agreement(const struct run * run) {
     }
 }
 
+// In sweeps over all layers; of this run, where an earlier one has done a part.
+static void print_cost(const struct run * run) {
+    if (run->opt.allocate.n > 0) {
+        tool_progress_line(run->progress, "%d budget%s took %.2f sweeps", run->opt.allocate.n, run->opt.allocate.n == 1 ? "" : "s", (double) run->in.n_pass/run->geo.n_full);
+    }
+}
+
 static int write_outputs(struct run * run, struct hwkv_error * err) {
     const struct sc_options * opt = &run->opt;
 
     struct hwkv_policy * policy;
     bool selected;
-    int status = sc_make_policy(&policy, &selected, &run->calib, opt, &run->text, err);
+    const struct sc_result result = { .calib = &run->calib, .alloc = opt->allocate.n > 0 ? &run->alloc : NULL, .text = &run->text };
+    int status = sc_make_policy(&policy, &selected, &result, opt, err);
     if (status != HWKV_OK) {
         return fail(run, err);
     }
@@ -337,6 +351,7 @@ static int write_outputs(struct run * run, struct hwkv_error * err) {
         code = fail(run, err);
     } else {
         sc_print_points(run->progress, policy);
+        print_cost(run);
         print_agreement(run);
         if (!selected) {
             tool_fail("no operating point: none of %d fits the budget; the file holds them all", run->calib.n_tau);
@@ -347,17 +362,43 @@ static int write_outputs(struct run * run, struct hwkv_error * err) {
     return code;
 }
 
+// What is to be chosen, before anything is measured.
+static int prepare(struct run * run, struct hwkv_error * err) {
+    const struct sc_options * opt = &run->opt;
+    if (opt->allocate.n == 0) {
+        return sc_calib_init(&run->calib, &run->in, opt->taus.tau, opt->taus.n, err);
+    }
+    int status = sc_calib_init(&run->calib, &run->in, NULL, opt->allocate.n, err);
+    if (status == HWKV_OK) {
+        status = sc_distort_init(&run->distort, &run->in, err);
+        run->calib.distort = &run->distort;
+    }
+    return status == HWKV_OK ? sc_allocate_init(&run->alloc, &run->calib, &opt->allocate, err) : status;
+}
+
+static int sweep(struct run * run, struct hwkv_error * err) {
+    const int32_t n_budget = run->opt.allocate.n;
+
+    // a sweep of several budgets is one for each
+    tool_progress_start(run->progress, run->geo.n_full*(1 + n_budget));
+    const int status = n_budget > 0 ? sc_allocate_run(&run->alloc, err) : sc_calib_run(&run->calib, err);
+    tool_progress_end(run->progress);
+    return status;
+}
+
 static int calibrate(struct run * run) {
     struct hwkv_error err;
 
-    int status = sc_calib_init(&run->calib, &run->in, run->opt.taus.tau, run->opt.taus.n, &err);
+    int status = prepare(run, &err);
+    if (status == HWKV_ERR_BUDGET) {
+        tool_fail("no operating point: %s", err.msg);
+        return TOOL_EXIT_NO_POINT;
+    }
     if (status == HWKV_OK) {
         status = open_work(run, &err);
     }
     if (status == HWKV_OK) {
-        tool_progress_start(run->progress, run->geo.n_full);
-        status = sc_calib_run(&run->calib, &err);
-        tool_progress_end(run->progress);
+        status = sweep(run, &err);
     }
     if (status == HWKV_OK && run->holdout.n_seq > 0) {
         status = sc_validate(&run->calib, &run->holdout, &err);
@@ -395,7 +436,8 @@ static int run_tool(struct run * run) {
         const struct sc_estimate_params params = {
             .path_model   = run->opt.model,
             .n_gpu_layers = run->opt.n_gpu_layers,
-            .n_tau        = run->opt.taus.n,
+            .n_tau        = run->opt.allocate.n > 0 ? run->opt.allocate.n : run->opt.taus.n,
+            .allocate     = run->opt.allocate.n > 0,
             .n_holdout    = run->holdout.n_seq,
         };
         const int status = sc_estimate(&run->in, &params, stdout, &err);
@@ -430,6 +472,8 @@ int main(int argc, char ** argv) {
     code = run_tool(&run);
 
     tool_progress_free(run.progress);
+    sc_allocate_free(&run.alloc);
+    sc_distort_free(&run.distort);
     sc_calib_free(&run.calib);
     sc_holdout_free(&run.holdout);
     tool_text_free(&run.text);
