@@ -96,6 +96,12 @@ def reference(policy):
     return next(entry for entry in policy["codebook"] if parts(entry, types) == (FULL, types["k"], types["v"]))
 
 
+def typed_reference(policy):
+    """The same as a codebook with types has it."""
+    types = policy["cache_types"]
+    return f"{FULL}:{types['k']}" + (f"/{types['v']}" if types["v"] != types["k"] else "")
+
+
 def heads(policy):
     """KV heads of each layer."""
     return [layer["n_head_kv"] for layer in policy["model"]["layers"]]
@@ -123,24 +129,6 @@ def kept(entry, n):
     """Positions of n that an entry holds."""
     window = window_of(entry)
     return n if window == FULL else min(window, n)
-
-
-PRECISION = ("q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "bf16", "f16", "f32")
-
-
-def reference(policy):
-    """The spelling of the entry that scores and shares refer to, among entries with types."""
-    types = policy["cache_types"]
-    return f"{FULL}:{types['k']}" + (f"/{types['v']}" if types["v"] != types["k"] else "")
-
-
-def ordered(policy, codebook):
-    """Entries in the order of the file: by the bytes they take if all heads have them, then by window, then by precision."""
-    def rank(entry):
-        window, type_k, type_v = parts(entry, policy["cache_types"])
-        return (kv_bytes(policy, [entry], uniform(policy, 0), policy["context"]), float("inf") if window == FULL else window,
-                PRECISION.index(type_k), PRECISION.index(type_v))
-    return sorted(codebook, key=rank)
 
 
 def row_bytes(cache_type, n):

@@ -24,7 +24,7 @@ def mixed_policy(base, out, windows, seed, sinks=0):
 def typed_policy(base, out, codebook, seed, sinks=0):
     """Entries with types ("48:q8_0/q4_0"), each as often as the others, dealt to the heads by `seed`; and the reference, if it is not one of them."""
     policy = policies.read(base)
-    ordered = policies.ordered(policy, {*codebook, policies.reference(policy)})
+    ordered = policies.in_order(policy, {*codebook, policies.typed_reference(policy)})
     dealt = policies.deal(policy, policies.even_deck(policy, len(codebook)), seed)
     places = [ordered.index(entry) for entry in codebook]
     return _write(policy, out, "typed", ordered, [[places[card] for card in row] for row in dealt], sinks)

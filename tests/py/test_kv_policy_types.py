@@ -252,7 +252,7 @@ def test_show_every_pair_of_types_has_a_mark_of_its_own(run, uniform, tmp_path):
         some = [entry for entry in pairs[i:i + 8]]
         file = typed_policy(uniform(), tmp_path / "pairs.json", some, seed=2)
         policy = read(file)
-        policy["codebook"] = policies.ordered(policy, {*pairs, "full:f16"})
+        policy["codebook"] = policies.in_order(policy, {*pairs, "full:f16"})
         file.write_text(json.dumps(policy))
         out = run("show", file).stdout
         marks = re.findall(r"F(.) full:([^:]+): [12] heads?", out)

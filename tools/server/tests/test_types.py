@@ -138,7 +138,7 @@ def test_a_slot_file_of_other_types_is_refused(tmp_path):
     swap = {"48:f16": "48:q8_0", "48:q8_0": "48:f16"}
     moved = [[swap.get(entry, entry) for entry in row] for row in rows]
     for entries, reason in [(finer, ("another kind of cache", "K q4_0, V q4_0", "K q5_0, V q5_0")), (moved, ("another KV policy",))]:
-        codebook = policies.ordered(table, {*table["codebook"], "300:q5_0"})
+        codebook = policies.in_order(table, {*table["codebook"], "300:q5_0"})
         other = policies.with_point(table, codebook, [[codebook.index(entry) for entry in row] for row in entries], "other", "by hand", table["sinks"])
         file = tmp_path / "other.json"
         file.write_text(json.dumps(other))
