@@ -203,7 +203,7 @@ def shipped():
 
 POLICIES_NO_MEASUREMENT = (
     "`smollm2-135m-instruct-8k.json`", "Here head 0 of the first layer keeps 256 positions: the first 4 (`sinks`) and the 252 newest", "Head 1 keeps everything",
-    '"KL 99%" is what 99 of 100 tokens stay below.', "| KL 99% |", "in nats: 0 is no change", "the first 4 and the 1020 newest positions", "with its sha256 (or",
+    '"KL 99%" is what 99 of 100 tokens stay below.', "| KL 99% |", "in nats: 0 is no change", "the first 4 and the 1020 newest positions", "with its sha256 (or", "in F16, q8_0 and q4_0 unless",
 )
 
 PAGES = {
