@@ -18,10 +18,11 @@ REPORTS = ROOT / "build" / "reports"
 PYTEST = [".venv/bin/python", "-m", "pytest"]
 
 # llama.cpp, bridge and server under ASan and UBSan: exactness, random operations, reuse, slot files, faults
-SANITIZED = ["tests/py/test_headwise.py", "tests/py/test_headwise_archs.py", "tests/py/test_devices.py", "tests/py/test_seqcalib.py",
+SANITIZED = ["tests/py/test_headwise.py", "tests/py/test_headwise_archs.py", "tests/py/test_headwise_types.py", "tests/py/test_devices.py",
+             "tests/py/test_seqcalib.py", "tests/py/test_seqcalib_types.py", "tests/py/test_allocate.py",
              "tools/server/tests/test_reuse.py", "tools/server/tests/test_slot_files.py", "tools/server/tests/test_slot_attack.py",
              "tools/server/tests/test_faults.py"]
-SANITIZED_BUILD = ["binaries", "rpc-server", "bridge-test", "fail-state", "llama-seqcalib", "llama-kv-policy", "llama-kv-verify"]
+SANITIZED_BUILD = ["binaries", "rpc-server", "bridge-test", "round-test", "fail-state", "llama-seqcalib", "llama-kv-policy", "llama-kv-verify"]
 SANITIZED_WITHOUT = [
     # ASan reserves terabytes of addresses, and holds what was freed for a while
     "test_out_of_memory_names_the_group", "test_what_is_restored_and_what_was_there_are_not_both_in_memory",
