@@ -60,7 +60,7 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override {
         return g_active == tracer && tracer->part.first == part.first && tracer->part.last == part.last && tracer->part.attend == part.attend &&
-            (!hidden || hidden->ne[1] == (int64_t) params.ubatch.n_tokens);
+            tracer->part.project == part.project && (!hidden || hidden->ne[1] == (int64_t) params.ubatch.n_tokens);
     }
 
 private:
@@ -180,7 +180,10 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
         error = format("layer %d has no flash attention in one call", part.last);
         return nullptr;
     }
-    projection.find(nodes, fattn);
+    projection = {};
+    if (part.project) {
+        projection.find(nodes, fattn);
+    }
 
     // all inputs are set, used or not
     std::vector<ggml_tensor *> inputs;
@@ -246,7 +249,7 @@ ggml_cgraph * llama_hwkv_cut(llm_graph_result & res) {
 
 llama_context * llama_hwkv_tracer_context(llama_model * model, llama_context_params params, const hwkv_policy * policy, int32_t ip, int32_t first, int32_t last) {
     llama_hwkv_tracer room;
-    room.part      = { first, last, /*attend =*/ true, nullptr };
+    room.part      = { first, last, /*attend =*/ true, /*project =*/ true, nullptr };
     room.n_embd    = llama_model_n_embd(model);
     room.reserving = true;
 

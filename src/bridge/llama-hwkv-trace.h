@@ -17,6 +17,7 @@ struct llama_hwkv_part {
     int32_t       first;   // first layer to run; 0 begins at the tokens
     int32_t       last;    // the layer to trace: it runs up to the inputs of its attention, whose K and V are stored
     bool          attend;  // run its attention as well
+    bool          project; // and what llama-hwkv-project.h reads
     const float * hidden;  // input of layer first, [n_tokens][n_embd]; not used when first is 0
 };
 

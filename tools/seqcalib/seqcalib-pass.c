@@ -331,6 +331,7 @@ int sc_pass_run(struct sc_pass * pass, int32_t iseq, const float * hidden_in, fl
             .first  = pass->first,
             .last   = pass->last,
             .attend = attend,
+            .project = wanted && in->losses,
             .hidden = pass->first > 0 ? hidden_in + pos*n_embd : NULL,
         };
         status = llama_hwkv_tracer_decode(pass->tracer, tokens + pos, n, pos, &part, err);
