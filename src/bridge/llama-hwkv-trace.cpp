@@ -32,6 +32,12 @@ struct llama_hwkv_tracer {
     ggml_tensor * fattn      = nullptr;
     llama_hwkv_projection projection;
 
+    // what the attention reads; between devices the scheduler gives it copies, which are gone when it is done
+    ggml_tensor * q           = nullptr;
+    ggml_tensor * k           = nullptr;
+    ggml_tensor * v           = nullptr;
+    ggml_tensor * sink_logits = nullptr;
+
     std::string error; // why the graph could not be cut
 
     ggml_cgraph * cut(llm_graph_result & res);
@@ -107,6 +113,11 @@ static ggml_tensor * storage_of(ggml_tensor * t) {
     return t->view_src ? t->view_src : t;
 }
 
+// What the attention reads is a copy of a cache in F32, rounded to F16.
+static ggml_tensor * held(ggml_tensor * t) {
+    return t->op == GGML_OP_CPY && t->src[0]->type == GGML_TYPE_F32 ? t->src[0] : t;
+}
+
 bool llama_hwkv_tracer::replace_input(llm_graph_result & res, std::vector<ggml_tensor *> & nodes, size_t & i_first) {
     auto * src = layer_input(res, part.first, n_embd, n_tokens);
     const size_t i_src = src ? index_of(nodes, src) : SIZE_MAX;
@@ -180,6 +191,11 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
         error = format("layer %d has no flash attention in one call", part.last);
         return nullptr;
     }
+    q           = fattn->src[0];
+    k           = held(fattn->src[1]);
+    v           = held(fattn->src[2]);
+    sink_logits = fattn->src[4];
+
     projection = {};
     if (part.project) {
         projection.find(nodes, fattn);
@@ -222,7 +238,7 @@ ggml_cgraph * llama_hwkv_tracer::cut(llm_graph_result & res) {
         return nullptr;
     }
 
-    for (auto * t : { hidden_out, fattn->src[0], fattn->src[1], fattn->src[2], part.attend ? fattn : nullptr }) {
+    for (auto * t : { hidden_out, q, fattn->src[1], fattn->src[2], part.attend ? fattn : nullptr }) {
         if (t && storage_of(t)->op != GGML_OP_NONE) {
             ggml_set_output(storage_of(t));
         }
@@ -315,14 +331,14 @@ llama_hwkv_trace_shape llama_hwkv_tracer_shape(const llama_hwkv_tracer * tracer)
     llama_hwkv_trace_shape res = {};
     res.n_tokens   = tracer->n_tokens;
     res.n_embd     = tracer->n_embd;
-    res.n_head     = fattn->src[0]->ne[2];
-    res.n_head_kv  = fattn->src[1]->ne[2];
-    res.head_dim_k = fattn->src[1]->ne[0];
-    res.head_dim_v = fattn->src[2]->ne[0];
+    res.n_head     = tracer->q->ne[2];
+    res.n_head_kv  = tracer->k->ne[2];
+    res.head_dim_k = tracer->k->ne[0];
+    res.head_dim_v = tracer->v->ne[0];
     // the operation divides the scale by the cap before it multiplies with it: this is the scale as given
     res.scale      = params[0];
     res.softcap    = params[2];
-    res.has_sink_logits = fattn->src[4] != nullptr;
+    res.has_sink_logits = tracer->sink_logits != nullptr;
     return res;
 }
 
@@ -361,7 +377,7 @@ bool llama_hwkv_tracer_get_hidden(const llama_hwkv_tracer * tracer, float * dst)
 }
 
 void llama_hwkv_tracer_get_q(const llama_hwkv_tracer * tracer, float * dst) {
-    tracer->get_rows(tracer->fattn->src[0], tracer->n_tokens, false, dst);
+    tracer->get_rows(tracer->q, tracer->n_tokens, false, dst);
 }
 
 void llama_hwkv_tracer_get_out(const llama_hwkv_tracer * tracer, float * dst) {
@@ -369,21 +385,16 @@ void llama_hwkv_tracer_get_out(const llama_hwkv_tracer * tracer, float * dst) {
 }
 
 void llama_hwkv_tracer_get_sink_logits(const llama_hwkv_tracer * tracer, float * dst) {
-    const auto * sinks = tracer->fattn->src[4];
+    const auto * sinks = tracer->sink_logits;
     ggml_backend_tensor_get(sinks->view_src ? sinks->view_src : sinks, dst, sinks->view_offs, ggml_nbytes(sinks));
 }
 
-// What the attention reads is a copy of a cache in F32, rounded to F16.
-static const ggml_tensor * held(const ggml_tensor * t) {
-    return t->op == GGML_OP_CPY && t->src[0]->type == GGML_TYPE_F32 ? t->src[0] : t;
-}
-
 void llama_hwkv_tracer_get_k(const llama_hwkv_tracer * tracer, int32_t n_pos, float * dst) {
-    tracer->get_rows(held(tracer->fattn->src[1]), n_pos, true, dst);
+    tracer->get_rows(tracer->k, n_pos, true, dst);
 }
 
 void llama_hwkv_tracer_get_v(const llama_hwkv_tracer * tracer, int32_t n_pos, float * dst) {
-    tracer->get_rows(held(tracer->fattn->src[2]), n_pos, true, dst);
+    tracer->get_rows(tracer->v, n_pos, true, dst);
 }
 
 // A cache of one cell is asked, so that the rule stays llama.cpp's.
