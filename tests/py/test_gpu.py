@@ -127,3 +127,12 @@ def test_a_calibration_finds_the_same_windows(program, tmp_path, arch):
         near = [score for score in cpu_scores if min(abs(score - tau) for tau in (0.5, 0.65)) < 2e-4]
         assert device == cpu or near
     assert len({window for _, window, _ in heads[0]}) > 1
+
+
+@pytest.mark.parametrize("n_layer", [99, 0])
+def test_an_allocation_traces_what_attention_reads(program, tmp_path, n_layer):
+    """Also where the scheduler gives it copies, whose memory is used again by what follows the attention."""
+    tool = seqcalib_tool.Tool(tmp_path, program)
+    result = tool.run("-m", tool.model("qwen35"), "-f", tool.text(), *seqcalib_tool.SHORT, "-ub", 32, "-ngl", n_layer, "--windows", "32,128",
+                      "--types", "cache", "--allocate", "0.5", "-o", tmp_path / "p.json")
+    assert seqcalib_tool.agreement(result) >= 0.9999
